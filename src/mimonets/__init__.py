@@ -1,0 +1,1 @@
+"""mimonets: computation in superposition, several inputs in one pass through one network."""

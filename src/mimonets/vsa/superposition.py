@@ -1,0 +1,137 @@
+"""Put a batch into streams and take the answers out again. MIMONets, sections 2 and A.4.
+
+A *group* is the set of inputs that share one pass. With A active inputs and N streams, stream k
+carries input k mod A of its group: each input sits in N/A streams, or as near to that as whole
+numbers allow. The last group of a batch may be short; its inputs then spread over all N streams
+by the same rule, so that no stream is ever empty and no input is ever lost.
+"""
+
+import torch
+from torch import Tensor
+
+# b batch   g groups   a active inputs of a group   s streams
+
+
+def check_active_streams(active_streams: int | None, num_streams: int) -> int:
+    """Return how many inputs share a pass; ``None`` means as many as there are streams.
+
+    >>> check_active_streams(None, num_streams=4), check_active_streams(3, num_streams=4)
+    (4, 3)
+    """
+    if active_streams is None:
+        return num_streams
+    if isinstance(active_streams, bool) or not isinstance(active_streams, int):
+        raise ValueError(
+            f"active_streams={active_streams!r} is no whole number: "
+            f"pass one from 1 (slow) to {num_streams} (fast), or None for {num_streams}."
+        )
+    if not 1 <= active_streams <= num_streams:
+        raise ValueError(
+            f"active_streams={active_streams} does not fit {num_streams} superposition streams: "
+            f"pass one from 1 (slow) to {num_streams} (fast)."
+        )
+    return active_streams
+
+
+def stream_assignment(active: int, num_streams: int, device: torch.device | None = None) -> Tensor:
+    """Which input of its group each stream carries, (s,): stream k carries input k mod A.
+
+    >>> stream_assignment(2, num_streams=4).tolist()      # 2 divides 4: two streams each
+    [0, 1, 0, 1]
+    >>> stream_assignment(3, num_streams=4).tolist()      # 3 does not: the first input gets two
+    [0, 1, 2, 0]
+    """
+    check_active_streams(active, num_streams)
+    return torch.arange(num_streams, device=device) % active
+
+
+def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
+    """Split a batch into its whole groups and, if inputs are left over, one short group.
+
+    Nothing is copied. For ``active=4``, ten inputs give parts of shape (2, 4, ...) and (1, 2, ...).
+
+    Args:
+        x: (b, ...).
+
+    Returns:
+        One or two parts, each (g, a, ...).
+
+    >>> [tuple(part.shape) for part in whole_and_short_groups(torch.zeros(10, 5), active=4)]
+    [(2, 4, 5), (1, 2, 5)]
+    """
+    if x.shape[0] == 0:
+        raise ValueError("An empty batch has no groups: pass at least one input.")
+    left_over = x.shape[0] % active
+    if left_over == 0:
+        return [x.unflatten(0, (-1, active))]
+    short = x[-left_over:].unsqueeze(0)
+    if x.shape[0] < active:
+        return [short]
+    return [x[:-left_over].unflatten(0, (-1, active)), short]
+
+
+def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None) -> Tensor:
+    """Put a batch of any size into streams, copying inputs where a group has more streams.
+
+    Args:
+        x: (b, ...).
+
+    Returns:
+        (g, s, ...) with g = ceil(b / active_streams).
+
+    >>> fold_streams(torch.arange(5), num_streams=4, active_streams=2)
+    tensor([[0, 1, 0, 1],
+            [2, 3, 2, 3],
+            [4, 4, 4, 4]])
+    """
+    active = check_active_streams(active_streams, num_streams)
+    parts = whole_and_short_groups(x, active)
+    return torch.cat(
+        [part[:, stream_assignment(part.shape[1], num_streams, x.device)] for part in parts]
+    )
+
+
+def average_copies(x: Tensor, active: int) -> Tensor:
+    """Average the streams that carry the same input: (g, s, ...) -> (g, a, ...).
+
+    >>> average_copies(torch.tensor([[1.0, 10.0, 3.0]]), active=2)   # streams 0 and 2 share
+    tensor([[ 2., 10.]])
+    """
+    num_streams = x.shape[1]
+    if active == num_streams:
+        return x
+    if num_streams % active == 0:
+        return x.unflatten(1, (-1, active)).mean(dim=1)
+    assignment = stream_assignment(active, num_streams, x.device)
+    copies = torch.bincount(assignment, minlength=active).to(x.dtype)
+    total = x.new_zeros(x.shape[0], active, *x.shape[2:]).index_add(1, assignment, x)
+    return total / copies.view(-1, *[1] * (x.ndim - 2))
+
+
+def unfold_streams(x: Tensor, batch_size: int, active_streams: int | None = None) -> Tensor:
+    """Take the answers out of their streams, in order and as many as there were inputs.
+
+    The inverse of :func:`fold_streams`; answers of copies are averaged.
+
+    Args:
+        x: (g, s, ...).
+
+    Returns:
+        (b, ...).
+
+    >>> streams = fold_streams(torch.arange(5.0), num_streams=4, active_streams=3)
+    >>> unfold_streams(streams, batch_size=5, active_streams=3)
+    tensor([0., 1., 2., 3., 4.])
+    """
+    groups, num_streams = x.shape[:2]
+    active = check_active_streams(active_streams, num_streams)
+    whole, left_over = divmod(batch_size, active)
+    if batch_size < 1 or groups != whole + (left_over > 0):
+        raise ValueError(
+            f"{groups} groups of {active} inputs do not hold a batch of {batch_size}: "
+            f"pass the batch size that fold_streams was given."
+        )
+    answers = average_copies(x[:whole], active).flatten(0, 1)
+    if left_over == 0:
+        return answers
+    return torch.cat([answers, average_copies(x[whole:], left_over).flatten(0, 1)])
