@@ -1,9 +1,9 @@
-"""Draw stream keys. MIMONets, section 2 and appendix A.1.
+r"""Draw stream keys. MIMONets, section 2 and appendix A.1.
 
 Every function takes a ``torch.Generator``: the same generator state gives the same keys. Keys are
 quasi-orthogonal with high probability, and the more so the larger their dimension is:
 
-.. math:: P(|\\cos(a, b)| \\ge \\alpha) \\le 2 e^{-D \\alpha^2 / 2} \\quad\\text{(bipolar keys)}
+.. math:: P(|\cos(a, b)| \ge \alpha) \le 2 e^{-D \alpha^2 / 2} \quad\text{(bipolar keys)}
 """
 
 import math
@@ -15,7 +15,11 @@ from torch import Generator, Tensor
 
 
 def bipolar_keys(
-    num_streams: int, dim: int, *, generator: Generator | None = None, dtype: torch.dtype | None = None
+    num_streams: int,
+    dim: int,
+    *,
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Draw (s, d) keys of independent fair signs, as MIMOFormer uses with the Hadamard product.
 
@@ -31,7 +35,11 @@ def bipolar_keys(
 
 
 def gaussian_keys(
-    num_streams: int, dim: int, *, generator: Generator | None = None, dtype: torch.dtype | None = None
+    num_streams: int,
+    dim: int,
+    *,
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     r"""Draw (s, d) keys with independent entries, as MIMOConv starts from.
 
@@ -50,7 +58,11 @@ def gaussian_keys(
 
 
 def unitary_keys(
-    num_streams: int, dim: int, *, generator: Generator | None = None, dtype: torch.dtype | None = None
+    num_streams: int,
+    dim: int,
+    *,
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     r"""Draw (s, d) keys whose spectrum has modulus 1 everywhere.
 
@@ -72,7 +84,11 @@ def unitary_keys(
 
 
 def matrix_keys(
-    num_streams: int, dim: int, *, generator: Generator | None = None, dtype: torch.dtype | None = None
+    num_streams: int,
+    dim: int,
+    *,
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     r"""Draw (s, d, d) matrix keys with independent entries of variance 1/D.
 

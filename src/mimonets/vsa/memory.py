@@ -1,6 +1,5 @@
 """Add vectors up, compare them, and clean a noisy one up. MIMONets, appendix A."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 

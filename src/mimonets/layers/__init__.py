@@ -1,0 +1,29 @@
+"""Modules that carry a superposition safely."""
+
+from mimonets.layers.activations import ActivationName, ShiftedReLU, make_activation
+from mimonets.layers.isometric import (
+    SkipScale,
+    init_convolution,
+    isometry_penalty,
+    total_isometry_penalty,
+)
+from mimonets.layers.position_binding import HRRBinding, MBATBinding, PositionBinding
+from mimonets.layers.stream_norm import StreamBatchNorm2d, recalibrate, untrained_modes
+from mimonets.layers.unbinding import StreamUnbinding
+
+__all__ = [
+    "ActivationName",
+    "HRRBinding",
+    "MBATBinding",
+    "PositionBinding",
+    "ShiftedReLU",
+    "SkipScale",
+    "StreamBatchNorm2d",
+    "StreamUnbinding",
+    "init_convolution",
+    "isometry_penalty",
+    "make_activation",
+    "recalibrate",
+    "total_isometry_penalty",
+    "untrained_modes",
+]

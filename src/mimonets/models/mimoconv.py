@@ -1,0 +1,110 @@
+"""MIMOConv: several images in one pass through one WideResNet. MIMONets, section 3."""
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mimonets.layers import (
+    HRRBinding,
+    MBATBinding,
+    PositionBinding,
+    StreamUnbinding,
+    total_isometry_penalty,
+)
+from mimonets.models.base import ImageModel
+from mimonets.models.config import MIMOConvConfig
+from mimonets.models.wide_resnet import Trunk, make_stem
+from mimonets.vsa import (
+    bipolar_keys,
+    check_active_streams,
+    gaussian_keys,
+    matrix_keys,
+    unitary_keys,
+    whole_and_short_groups,
+)
+
+# b batch   g groups   a active inputs   d feature maps   h, w position
+
+
+class MIMOConv(ImageModel):
+    r"""Classify up to N images per pass through the trunk, with one set of weights.
+
+    .. math:: s = \sum_k a^{(k)} \circledast \mathrm{stem}(x^{(k)}), \qquad
+        y^{(k)} = \mathrm{classifier}(\tilde A^{(k)} \, \mathrm{trunk}(s))
+
+    ``active_streams`` says how many different images share a pass: all N is fast, 1 puts the same
+    image into every stream and averages (an ensemble inside the network: slow, more accurate), and
+    everything between works too.
+
+    Args:
+        config: the whole description of the network.
+        generator: draws the stream keys and unbinding matrices; PyTorch's global one by default.
+
+    >>> model = MIMOConv(MIMOConvConfig(depth=10, width=1, num_streams=4, num_classes=10)).eval()
+    >>> images = torch.randn(6, 3, 32, 32)
+    >>> model(images).shape, model(images, active_streams=1).shape
+    (torch.Size([6, 10]), torch.Size([6, 10]))
+    """
+
+    kind = "mimoconv"
+    config_class = MIMOConvConfig
+    config: MIMOConvConfig
+
+    def __init__(self, config: MIMOConvConfig, *, generator: Generator | None = None) -> None:
+        super().__init__(config)
+        self.stem = make_stem(config)
+        self.binding = _make_binding(config, generator)
+        self.trunk = Trunk(config, config.num_streams)
+        self.unbinding = StreamUnbinding(
+            config.features, config.num_streams, relu=config.unbinding_relu, generator=generator
+        )
+        self.classifier = nn.Linear(config.features, config.num_classes)
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams a superposition has, N."""
+        return self.config.num_streams
+
+    def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
+        """Classify images (b, c, h, w); returns logits (b, classes), one row per image, in order.
+
+        Neighbours in the batch form groups of ``active_streams`` that share a pass. Images left
+        over form a short group: they spread over all streams, so that in evaluation mode they are
+        answered exactly as with ``active_streams`` equal to their number.
+        """
+        self.check_images(images)
+        active = check_active_streams(active_streams, self.num_streams)
+        parts = whole_and_short_groups(self.stem(images), active)  # each: g a d h w
+        bundles = [self.binding(part) for part in parts]  # g d h w
+        if self.training:
+            # One pass for all, since batch statistics of a single short group would be too noisy.
+            sizes = [bundle.shape[0] for bundle in bundles]
+            pooled = list(self.trunk(torch.cat(bundles), active).split(sizes))
+        else:
+            pooled = [
+                self.trunk(bundle, part.shape[1])
+                for part, bundle in zip(parts, bundles, strict=True)
+            ]
+        answers = [
+            self.unbinding(features, part.shape[1]).flatten(0, 1)
+            for part, features in zip(parts, pooled, strict=True)
+        ]
+        return self.classifier(torch.cat(answers))
+
+    def isometry_penalty(self) -> Tensor:
+        """Sum of the isometry penalties of all trunk convolutions, unweighted."""
+        return total_isometry_penalty(self.trunk)
+
+    def stream_key_penalty(self) -> Tensor:
+        """How far the stream keys are from orthonormal, unweighted."""
+        return self.binding.penalty()
+
+
+def _make_binding(config: MIMOConvConfig, generator: Generator | None) -> PositionBinding:
+    size = (config.num_streams, config.stem_maps)
+    if config.binding == "mbat":
+        return MBATBinding(matrix_keys(*size, generator=generator), trainable=config.trainable_keys)
+    draw = {"gaussian": gaussian_keys, "unitary": unitary_keys, "bipolar": bipolar_keys}
+    keys = draw[config.stream_keys](*size, generator=generator)
+    if config.stream_keys == "bipolar":
+        keys = keys / config.stem_maps**0.5  # norm 1, like the other two
+    return HRRBinding(keys, trainable=config.trainable_keys)

@@ -1,0 +1,139 @@
+"""Wide residual networks, plain and near-isometric: the body of MIMOConv and its baselines.
+
+Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 and appendix E.
+"""
+
+from torch import Tensor, nn
+
+from mimonets.layers import (
+    SkipScale,
+    StreamBatchNorm2d,
+    init_convolution,
+    make_activation,
+    total_isometry_penalty,
+)
+from mimonets.models.base import ImageModel
+from mimonets.models.config import WideIsoNetConfig, WideResNetConfig
+
+# b batch (or g groups)   c feature maps   h, w position
+
+
+class NormAct(nn.Module):
+    """Batch norm of the running mode, then the activation."""
+
+    def __init__(self, config: WideResNetConfig, maps: int, num_streams: int) -> None:
+        super().__init__()
+        self.norm = StreamBatchNorm2d(maps, num_streams)
+        self.activation = make_activation(config.activation, maps)
+
+    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+        """Apply to (b, c, h, w)."""
+        return self.activation(self.norm(x, active_streams))
+
+
+class ResidualBlock(nn.Module):
+    r"""Two 3x3 convolutions, each behind norm and activation, around a skip connection.
+
+    .. math:: y = P x + f(x)
+
+    P is the identity, or a 1x1 convolution where the shape changes. It sees the raw x, so that the
+    skip connections pass a superposition on without bending it.
+    """
+
+    def __init__(
+        self, config: WideResNetConfig, maps_in: int, maps_out: int, stride: int, num_streams: int
+    ) -> None:
+        super().__init__()
+        self.pre1 = NormAct(config, maps_in, num_streams)
+        self.conv1 = nn.Conv2d(maps_in, maps_out, 3, stride=stride, padding=1, bias=False)
+        self.pre2 = NormAct(config, maps_out, num_streams)
+        self.conv2 = nn.Conv2d(maps_out, maps_out, 3, padding=1, bias=False)
+        self.scale = SkipScale() if config.skip_init else nn.Identity()
+        self.shortcut: nn.Conv2d | None = None
+        self.shortcut_norm: StreamBatchNorm2d | None = None
+        if stride != 1 or maps_in != maps_out:
+            self.shortcut = nn.Conv2d(maps_in, maps_out, 1, stride=stride, bias=False)
+            if config.shortcut_norm:
+                self.shortcut_norm = StreamBatchNorm2d(maps_out, num_streams)
+
+    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+        """Map (b, c, h, w) to (b, c', h', w')."""
+        residual = self.conv1(self.pre1(x, active_streams))
+        residual = self.conv2(self.pre2(residual, active_streams))
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        if self.shortcut_norm is not None:
+            x = self.shortcut_norm(x, active_streams)
+        return x + self.scale(residual)
+
+
+class Trunk(nn.Module):
+    """The three stages and the pooling: what a MIMOConv runs once for all its inputs."""
+
+    def __init__(self, config: WideResNetConfig, num_streams: int = 1) -> None:
+        super().__init__()
+        blocks = []
+        maps_in = config.stem_maps
+        for stage, maps in enumerate((16, 32, 64)):
+            for index in range(config.blocks_per_stage):
+                stride = 2 if stage > 0 and index == 0 else 1
+                maps_out = maps * config.width
+                blocks.append(ResidualBlock(config, maps_in, maps_out, stride, num_streams))
+                maps_in = maps_out
+        self.blocks = nn.ModuleList(blocks)
+        self.final = NormAct(config, maps_in, num_streams) if config.final_norm else None
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                init_convolution(layer, dirac=config.dirac_init)
+
+    def forward(self, x: Tensor, active_streams: int = 1) -> Tensor:
+        """Map (b, c, h, w) to features (b, c')."""
+        for block in self.blocks:
+            x = block(x, active_streams)
+        if self.final is not None:
+            x = self.final(x, active_streams)
+        return self.pool(x).flatten(1)
+
+
+def make_stem(config: WideResNetConfig) -> nn.Sequential:
+    """Make the first layer, which sees every input by itself: convolution, batch norm, ReLU."""
+    convolution = nn.Conv2d(config.in_channels, config.stem_maps, 3, padding=1, bias=False)
+    init_convolution(convolution)
+    return nn.Sequential(convolution, nn.BatchNorm2d(config.stem_maps), nn.ReLU())
+
+
+class WideResNet(ImageModel):
+    """A plain wide residual network: one input per pass, the baseline of every comparison.
+
+    >>> import torch
+    >>> model = WideResNet(WideResNetConfig(depth=10, width=1, num_classes=10))
+    >>> model(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    kind = "wideresnet"
+    config_class = WideResNetConfig
+    config: WideResNetConfig
+
+    def __init__(self, config: WideResNetConfig) -> None:
+        super().__init__(config)
+        self.stem = make_stem(config)
+        self.trunk = Trunk(config)
+        self.classifier = nn.Linear(config.features, config.num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify images (b, c, h, w); returns logits (b, classes)."""
+        self.check_images(images)
+        return self.classifier(self.trunk(self.stem(images)))
+
+    def isometry_penalty(self) -> Tensor:
+        """Sum of the isometry penalties of all trunk convolutions, unweighted."""
+        return total_isometry_penalty(self.trunk)
+
+
+class WideIsoNet(WideResNet):
+    """A WideResNet meant for training with the isometry penalty, with parametric ReLUs."""
+
+    kind = "wideisonet"
+    config_class = WideIsoNetConfig
