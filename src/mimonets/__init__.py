@@ -1,16 +1,23 @@
-"""mimonets: computation in superposition, several inputs in one pass through one network."""
+"""mimonets: computation in superposition, several inputs in one pass through one network.
 
-from mimonets.layers import recalibrate
-from mimonets.models import (
-    MIMOConv,
-    MIMOConvConfig,
-    WideIsoNet,
-    WideIsoNetConfig,
-    WideResNet,
-    WideResNetConfig,
-    load,
-    save,
-)
+The public names load on first use, so that ``mimonets --help`` need not wait for PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mimonets.layers import recalibrate
+    from mimonets.models import (
+        MIMOConv,
+        MIMOConvConfig,
+        WideIsoNet,
+        WideIsoNetConfig,
+        WideResNet,
+        WideResNetConfig,
+        load,
+        save,
+    )
 
 __version__ = "0.1.0"
 
@@ -25,3 +32,14 @@ __all__ = [
     "recalibrate",
     "save",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
+    room = "mimonets.layers" if name == "recalibrate" else "mimonets.models"
+    return getattr(import_module(room), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

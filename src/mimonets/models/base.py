@@ -35,6 +35,15 @@ class Model(
             )
         self.config = config
 
+    @property
+    def num_streams(self) -> int:
+        """How many inputs can share a pass; 1 for a network without superposition."""
+        return getattr(self.config, "num_streams", 1)
+
+    def example_inputs(self, batch_size: int) -> Tensor:
+        """Make random inputs of the shape this model is made for."""
+        raise NotImplementedError
+
     def _save_pretrained(self, save_directory: Path) -> None:
         from mimonets.models.checkpoint import save
 
@@ -79,6 +88,11 @@ class ImageModel(Model):
     """A model that takes images (b, c, h, w)."""
 
     config: WideResNetConfig
+
+    def example_inputs(self, batch_size: int) -> Tensor:
+        """Make random images (b, c, h, w) of the size in the config."""
+        size = self.config.image_size
+        return torch.randn(batch_size, self.config.in_channels, size, size)
 
     def check_images(self, images: Tensor) -> None:
         """Refuse what is no batch of images for this model, and say what would be."""

@@ -59,11 +59,6 @@ class MIMOConv(ImageModel):
         )
         self.classifier = nn.Linear(config.features, config.num_classes)
 
-    @property
-    def num_streams(self) -> int:
-        """How many streams a superposition has, N."""
-        return self.config.num_streams
-
     def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
         """Classify images (b, c, h, w); returns logits (b, classes), one row per image, in order.
 

@@ -1,7 +1,25 @@
 """Every model by the name that recipes and checkpoints use for it."""
 
+from typing import Any
+
 from mimonets.models.base import Model
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.wide_resnet import WideIsoNet, WideResNet
 
 MODELS: dict[str, type[Model]] = {model.kind: model for model in (WideResNet, WideIsoNet, MIMOConv)}
+
+
+def model_class_for(config: Any) -> type[Model]:
+    """Find the model that a config describes.
+
+    >>> from mimonets.models.config import MIMOConvConfig
+    >>> model_class_for(MIMOConvConfig()).__name__
+    'MIMOConv'
+    """
+    for model in MODELS.values():
+        if type(config) is model.config_class:
+            return model
+    raise ValueError(
+        f"{type(config).__name__} describes no model: pass a model or one of "
+        f"{', '.join(model.config_class.__name__ for model in MODELS.values())}."
+    )

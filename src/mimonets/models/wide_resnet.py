@@ -14,6 +14,7 @@ from mimonets.layers import (
 )
 from mimonets.models.base import ImageModel
 from mimonets.models.config import WideIsoNetConfig, WideResNetConfig
+from mimonets.vsa import check_active_streams
 
 # b batch (or g groups)   c feature maps   h, w position
 
@@ -122,9 +123,13 @@ class WideResNet(ImageModel):
         self.trunk = Trunk(config)
         self.classifier = nn.Linear(config.features, config.num_classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Classify images (b, c, h, w); returns logits (b, classes)."""
+    def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
+        """Classify images (b, c, h, w); returns logits (b, classes).
+
+        ``active_streams`` is there so that all models are called alike; only 1 fits.
+        """
         self.check_images(images)
+        check_active_streams(active_streams, self.num_streams)
         return self.classifier(self.trunk(self.stem(images)))
 
     def isometry_penalty(self) -> Tensor:

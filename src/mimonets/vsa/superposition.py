@@ -103,7 +103,8 @@ def average_copies(x: Tensor, active: int) -> Tensor:
     if num_streams % active == 0:
         return x.unflatten(1, (-1, active)).mean(dim=1)
     assignment = stream_assignment(active, num_streams, x.device)
-    copies = torch.bincount(assignment, minlength=active).to(x.dtype)
+    each, more = divmod(num_streams, active)  # the first inputs sit in one stream more
+    copies = torch.tensor([each + (i < more) for i in range(active)], dtype=x.dtype).to(x.device)
     total = x.new_zeros(x.shape[0], active, *x.shape[2:]).index_add(1, assignment, x)
     return total / copies.view(-1, *[1] * (x.ndim - 2))
 

@@ -1,0 +1,127 @@
+"""The ``mimonets`` command: parses, calls one function, prints. Heavy imports happen there."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from mimonets import __version__
+from mimonets.cli import commands
+
+EPILOG = """\
+examples:
+  mimonets recipes                                 list the named experiments
+  mimonets cost cifar100-mimoconv-n4               MACs per input by part, in every mode
+  mimonets bench mnist-mimoconv-n16                inputs per second in every mode
+  mimonets demo                                    see it work in half a minute
+"""
+
+SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
+    parser = make_parser()
+    args = parser.parse_args(arguments)
+    try:
+        args.run(args)
+    except (ValueError, OSError) as error:
+        print(f"mimonets {args.command}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("mimonets: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe every command."""
+    parser = argparse.ArgumentParser(
+        prog="mimonets",
+        description="Computation in superposition: N inputs for the price of one.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"mimonets {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    recipes = subparsers.add_parser("recipes", help="list the recipes, or show one")
+    recipes.add_argument("name", nargs="?", help="the recipe to show")
+    _add_json(recipes)
+    recipes.set_defaults(run=commands.recipes)
+
+    cost = subparsers.add_parser(
+        "cost",
+        help="MACs per input by part, in every mode",
+        description="Count multiply-accumulates per input by part of the network, in every mode: "
+        "as the paper counts them, and plainly (convolutions and matrix products only).",
+    )
+    _add_model(cost)
+    _add_json(cost)
+    cost.set_defaults(run=commands.cost)
+
+    bench = subparsers.add_parser(
+        "bench",
+        help="inputs per second in every mode, against single-input networks",
+        description="Time every mode of a model against the same network with one stream and a "
+        "plain WideResNet of the same depth and width: all interleaved in one process, after a "
+        "warm-up. Weights are random; speed does not depend on them.",
+    )
+    _add_model(bench)
+    _add_json(bench)
+    bench.add_argument(
+        "--batch-size", type=_positive, default=16, help="inputs per call (%(default)s)"
+    )
+    bench.add_argument("--rounds", type=_positive, default=15, help="timed rounds (%(default)s)")
+    bench.add_argument("--warmup", type=int, default=2, help="rounds before timing (%(default)s)")
+    bench.add_argument("--threads", type=_positive, help="CPU threads (PyTorch's choice)")
+    bench.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="%(default)s"
+    )
+    bench.add_argument("--channels-last", action="store_true", help="NHWC memory layout")
+    bench.add_argument("--compile", action="store_true", help="through torch.compile")
+    bench.add_argument("--device", default="cpu", help="such as cpu or cuda (%(default)s)")
+    bench.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
+    bench.add_argument("--plot", metavar="FILE", help="also draw a plot, such as speed.png")
+    bench.set_defaults(run=commands.bench)
+
+    demo = subparsers.add_parser(
+        "demo", help="speed and cost of one small model in every mode, in half a minute"
+    )
+    demo.add_argument("--out", default="runs/demo", metavar="DIR", help="(%(default)s)")
+    demo.set_defaults(run=commands.demo)
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="RECIPE|DIR", help="a recipe's name or a saved model")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
+    )
+    parser.add_argument(
+        "--active-streams", type=_modes, metavar="1,2,4", help="only these modes (all)"
+    )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _modes(text: str) -> list[int]:
+    try:
+        return sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of modes: write whole numbers with commas, as in 1,2,4"
+        ) from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

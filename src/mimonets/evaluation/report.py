@@ -1,0 +1,124 @@
+"""Tables and plots from costs and timings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from mimonets.evaluation.macs import Cost
+from mimonets.evaluation.throughput import BenchResult
+
+CONVENTIONS = {
+    "paper": "the paper's count: batch norm 2, activation and pooling 1 per element",
+    "plain": "plain count: convolutions and matrix products only",
+}
+
+
+def cost_table(title: str, costs: Sequence[Cost], convention: str) -> Table:
+    """Lay out MMACs per input: one row per mode, one column per part."""
+    table = Table(title=f"{title}\nMMAC per input, {CONVENTIONS[convention]}")
+    table.add_column("active streams", justify="right")
+    for part in costs[0].parts:
+        table.add_column(part.name, justify="right")
+    table.add_column("total", justify="right", style="bold")
+    for cost in costs:
+        values = [getattr(part, convention) for part in cost.parts]
+        table.add_row(str(cost.active_streams), *map(mmac, [*values, getattr(cost, convention)]))
+    return table
+
+
+def cost_dict(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """Give costs as plain data for JSON, in MACs per input."""
+    return [
+        {
+            "active_streams": cost.active_streams,
+            "paper": {**{part.name: part.paper for part in cost.parts}, "total": cost.paper},
+            "plain": {**{part.name: part.plain for part in cost.parts}, "total": cost.plain},
+        }
+        for cost in costs
+    ]
+
+
+def mmac(macs: float) -> str:
+    """Write MACs in millions, as many digits as the paper prints.
+
+    >>> [mmac(value) for value in (5_328_519_168, 4_194_304, 64_000)]
+    ['5329', '4.19', '0.064']
+    """
+    millions = macs / 1e6
+    digits = 0 if millions >= 100 else 2 if millions >= 0.1 else 3 if millions >= 0.01 else 4
+    return f"{millions:.{digits}f}"
+
+
+def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
+    """Lay out inputs per second: one row per contender, its speedups and its MMACs per input."""
+    settings = result.settings
+    table = Table(
+        title=f"Inputs per second: median of {settings.rounds} interleaved rounds",
+        caption=f"batch {settings.batch_size}, {settings.dtype}, {settings.memory_format}, "
+        f"{'compiled' if settings.compile else 'eager'}, {settings.device}, "
+        f"{settings.threads} threads",
+    )
+    table.add_column("network")
+    table.add_column("inputs/s", justify="right", style="bold")
+    table.add_column("quartiles", justify="right")
+    for base in result.baselines:
+        table.add_column(f"× {base}", justify="right")
+    table.add_column("MMAC/input", justify="right")
+    for timing in result.timings:
+        low, high = timing.spread
+        table.add_row(
+            timing.name,
+            f"{timing.inputs_per_second:.1f}",
+            f"{low:.1f}-{high:.1f}",
+            *[f"{timing.speedup_over(result.timing(base))[0]:.2f}" for base in result.baselines],
+            mmac(costs[timing.name]) if timing.name in costs else "",
+        )
+    return table
+
+
+def shares_line(result: BenchResult) -> str:
+    """Say how much of the fastest mode's time is spent outside the trunk."""
+    name = max(result.modes, key=lambda label: result.modes[label])
+    shares = result.time_shares[name]
+    parts = ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
+    return f"Time of {name} by part: {parts}."
+
+
+def plot_bench(title: str, result: BenchResult, path: str | Path) -> Path:
+    """Draw inputs per second against active streams, beside the baselines and the ideal line."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("Plots need matplotlib: pip install 'mimonets[plot]'.") from None
+
+    modes = sorted(result.modes.items(), key=lambda item: item[1])
+    timings = [result.timing(name) for name, _ in modes]
+    active = [mode for _, mode in modes]
+    speed = [timing.inputs_per_second for timing in timings]
+    spread = [
+        [value - timing.spread[0] for value, timing in zip(speed, timings, strict=True)],
+        [timing.spread[1] - value for value, timing in zip(speed, timings, strict=True)],
+    ]
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for base, style in zip(result.baselines, ("--", ":"), strict=False):
+        rate = result.timing(base).inputs_per_second
+        axes.axhline(rate, color="tab:gray", linestyle=style, label=base)
+    if result.baselines:
+        first = result.timing(result.baselines[0]).inputs_per_second
+        ideal = [first * mode for mode in active]
+        axes.plot(active, ideal, color="tab:orange", alpha=0.6, label="ideal: N times one stream")
+    axes.errorbar(active, speed, yerr=spread, marker="o", capsize=4, color="tab:blue", label=title)
+    axes.set_xticks(active)
+    axes.set_xlabel("active streams (different inputs per pass)")
+    axes.set_ylabel("inputs per second")
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"{title}: one set of weights, many speeds")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
