@@ -2,11 +2,15 @@
 
 import os
 
-import pytest
-
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
 
+import pytest
 import torch
+from hypothesis import settings
+
+# The same examples on every run: a red test means a changed program, not another draw.
+settings.register_profile("mimonets", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("mimonets")
 
 
 @pytest.fixture(autouse=True)

@@ -61,13 +61,13 @@ def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
     """
     if x.shape[0] == 0:
         raise ValueError("An empty batch has no groups: pass at least one input.")
-    left_over = x.shape[0] % active
-    if left_over == 0:
-        return [x.unflatten(0, (-1, active))]
-    short = x[-left_over:].unsqueeze(0)
-    if x.shape[0] < active:
-        return [short]
-    return [x[:-left_over].unflatten(0, (-1, active)), short]
+    groups, left_over = x.shape[0] // active, x.shape[0] % active
+    parts = []
+    if groups:
+        parts.append(x[: groups * active].unflatten(0, (groups, active)))
+    if left_over:
+        parts.append(x[groups * active :].unsqueeze(0))
+    return parts
 
 
 def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None) -> Tensor:

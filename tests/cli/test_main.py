@@ -1,0 +1,132 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import mimonets as mn
+from mimonets.cli.main import main
+
+
+def run(capsys, *arguments):
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+TINY = (
+    "mnist-mimoconv-n2",
+    "--batch-size",
+    "4",
+    "--rounds",
+    "2",
+    "--warmup",
+    "0",
+    "--threads",
+    "1",
+)
+
+
+def test_help_teaches_and_does_not_wait_for_torch():
+    code = (
+        "import sys; from mimonets.cli.main import make_parser; make_parser().format_help(); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", [[], ["cost"], ["bench"], ["recipes"], ["demo"]])
+def test_every_command_has_help(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: mimonets" in capsys.readouterr().out
+
+
+def test_recipes_lists_and_shows(capsys):
+    code, out, _ = run(capsys, "recipes")
+    assert code == 0
+    assert "mnist-mimoconv-n16" in out
+    code, out, _ = run(capsys, "recipes", "mnist-mimoconv-n16")
+    assert "num_streams: 16" in out
+    _, out, _ = run(capsys, "recipes", "--json")
+    assert {"name", "summary"} == set(json.loads(out)[0])
+    _, out, _ = run(capsys, "recipes", "mnist-mimoconv-n16", "--json")
+    assert json.loads(out)["model"]["num_streams"] == 16
+
+
+def test_cost_prints_both_conventions_as_table_and_json(capsys):
+    code, out, _ = run(capsys, "cost", "cifar100-mimoconv-n4")
+    assert code == 0
+    assert "1339" in out
+    assert "1337" in out
+    _, out, _ = run(capsys, "cost", "cifar100-mimoconv-n4", "--json", "--active-streams", "4")
+    (mode,) = json.loads(out)["macs_per_input"]
+    assert round(mode["paper"]["total"] / 1e6) == 1339
+
+
+def test_cost_of_a_saved_model(capsys, tmp_path):
+    mn.save(mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)), tmp_path)
+    code, out, _ = run(capsys, "cost", str(tmp_path))
+    assert code == 0
+    assert "classifier" in out
+
+
+def test_bench_prints_saves_and_draws(capsys, tmp_path):
+    files = ["--out", str(tmp_path / "new" / "b.json"), "--plot", str(tmp_path / "b.png")]
+    code, out, err = run(capsys, "bench", *TINY, *files)
+    assert code == 0
+    assert "inputs/s" in out
+    assert err == ""  # no progress bar where nobody watches
+    record = json.loads((tmp_path / "new" / "b.json").read_text())
+    assert record["settings"]["threads"] == 1
+    assert record["environment"]["commit"] is None or record["environment"]["commit"]
+    assert len(record["contenders"]) == 4
+    assert (tmp_path / "b.png").exists()
+
+
+def test_bench_json_is_nothing_but_json(capsys):
+    _, out, _ = run(capsys, "bench", *TINY, "--json", "--active-streams", "2")
+    assert json.loads(out)["contenders"][0]["active_streams"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cost", "cifar100-mimocnv-n4"], "did you mean 'cifar100-mimoconv-n4'"),
+        (["cost", "cifar100-mimoconv-n4", "--set", "model.widht=2"], "did you mean 'model.width'"),
+        (["cost", "cifar100-mimoconv-n4", "--active-streams", "5"], "from 1 (slow) to 4 (fast)"),
+        (["bench", *TINY, "--plot", "/proc/no/speed.png"], "No such file"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith(f"mimonets {arguments[0]}: error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cost", "x", "--active-streams", "1,fast"], "write whole numbers with commas"),
+        (["bench", "x", "--rounds", "0"], "no whole number of at least 1"),
+        (["train"], "invalid choice: 'train'"),
+    ],
+)
+def test_arguments_that_do_not_parse_end_in_exit_code_two(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_ctrl_c_is_no_traceback(capsys, monkeypatch):
+    def interrupt(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mimonets.cli.commands.recipes", interrupt)
+    code, _, err = run(capsys, "recipes")
+    assert code == 130
+    assert err == "mimonets: stopped\n"

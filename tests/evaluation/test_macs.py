@@ -1,0 +1,100 @@
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mimonets import MIMOConv, MIMOConvConfig, WideIsoNetConfig, WideResNet, WideResNetConfig
+from mimonets.evaluation import count_macs, count_modes
+
+MNIST = {
+    "depth": 10,
+    "width": 1,
+    "initial_width": 1,
+    "in_channels": 1,
+    "num_classes": 10,
+    "image_size": 20,
+}
+
+
+def printed(macs, digits):
+    return f"{macs / 1e6:.{digits}f}"
+
+
+@pytest.mark.parametrize(
+    ("num_streams", "trunk", "total"),
+    [(1, "5329", "5335"), (2, "2664", "2671"), (4, "1332", "1339")],
+)
+def test_the_papers_cost_table_is_reproduced_to_its_digits(num_streams, trunk, total):
+    cost = count_macs(MIMOConvConfig(num_streams=num_streams))
+    assert printed(cost["stem"].paper, 2) == "1.97"
+    assert printed(cost["binding"].paper, 2) == "4.19"
+    assert printed(cost["trunk"].paper, 0) == trunk
+    assert printed(cost["unbinding"].paper, 2) == "0.41"
+    assert printed(cost["classifier"].paper, 3) == "0.064"
+    assert printed(cost.paper, 0) == total
+
+
+@pytest.mark.parametrize("config", [WideResNetConfig(), WideIsoNetConfig()])
+def test_the_baselines_are_within_two_per_mille_of_the_papers_total(config):
+    cost = count_macs(config)
+    assert printed(cost["stem"].paper, 2) == "0.49"
+    assert cost.paper / 1e6 == pytest.approx(5251, rel=0.002)
+
+
+def test_mnist_is_within_three_percent_and_why_not_closer():
+    # The paper prints 5.10 and 0.47. Both cannot hold in its own convention: with s per input and
+    # t shared, s + t >= 5.095 and s + t / 16 < 0.475 give s < 0.167, but the stem and the binding
+    # alone are more than that. See docs/cost.md.
+    one, sixteen = (count_macs(MIMOConvConfig(num_streams=n, **MNIST)) for n in (1, 16))
+    assert printed(one.paper, 2) == "4.98"
+    assert printed(sixteen.paper, 2) == "0.48"
+    assert one.paper / 1e6 == pytest.approx(5.10, rel=0.03)
+    assert sixteen.paper / 1e6 == pytest.approx(0.47, rel=0.03)
+    assert (one["stem"].paper + one["binding"].paper) / 1e6 > 0.167
+    # Its 5.10 is the cost with three input maps and normalised shortcuts.
+    colour = MIMOConvConfig(num_streams=1, **{**MNIST, "in_channels": 3}, shortcut_norm=True)
+    assert printed(count_macs(colour).paper, 2) == "5.10"
+
+
+CONFIGS = [
+    MIMOConvConfig(depth=10, width=2, num_streams=3, image_size=11),
+    MIMOConvConfig(
+        depth=16, width=1, num_streams=4, image_size=9, binding="mbat", shortcut_norm=True
+    ),
+    MIMOConvConfig(depth=10, width=1, num_streams=1, activation="srelu", skip_init=True),
+    WideResNetConfig(depth=10, width=1, image_size=13),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_plain_macs_agree_with_the_operator_counter(config):
+    model = (MIMOConv if isinstance(config, MIMOConvConfig) else WideResNet)(config).eval()
+    for cost in count_modes(config):
+        images = model.example_inputs(2 * cost.active_streams)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(images, active_streams=cost.active_streams)
+        assert cost.plain * len(images) == pytest.approx(counter.get_total_flops() / 2, rel=1e-12)
+
+
+def test_a_model_costs_what_its_config_says():
+    config = CONFIGS[0]
+    assert count_macs(MIMOConv(config)) == count_macs(config)
+
+
+def test_batch_norm_counts_two_and_an_activation_one_per_element():
+    cost = count_macs(WideResNetConfig(depth=10, width=1, image_size=8))
+    assert cost["stem"].paper - cost["stem"].plain == 3 * 16 * 8 * 8
+
+
+def test_only_the_shared_parts_get_cheaper_with_more_active_streams():
+    slow, *_, fast = count_modes(MIMOConvConfig(depth=10, width=1))
+    for part in ("stem", "binding", "classifier"):
+        assert fast[part] == slow[part]
+    for part in ("trunk", "unbinding"):
+        assert fast[part].plain == pytest.approx(slow[part].plain / 4)
+
+
+def test_modes_that_do_not_exist_and_things_that_are_no_models_are_refused():
+    with pytest.raises(ValueError, match="active_streams=5 does not fit 4"):
+        count_macs(MIMOConvConfig(), 5)
+    with pytest.raises(ValueError, match="int describes no model.*MIMOConvConfig"):
+        count_macs(3)

@@ -1,0 +1,86 @@
+import builtins
+import io
+
+import pytest
+from rich.console import Console
+
+from mimonets import MIMOConvConfig
+from mimonets.evaluation import BenchSettings, bench, count_modes
+from mimonets.evaluation.report import (
+    bench_table,
+    cost_dict,
+    cost_table,
+    mmac,
+    plot_bench,
+    shares_line,
+)
+
+TINY = MIMOConvConfig(
+    depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
+)
+
+
+def render(table):
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+@pytest.fixture(scope="module")
+def result():
+    return bench(TINY, settings=BenchSettings(batch_size=4, rounds=3, warmup=1, threads=1))
+
+
+def test_the_cost_table_shows_what_the_paper_prints():
+    text = render(cost_table("mine", count_modes(MIMOConvConfig(), [1, 4]), "paper"))
+    assert "mine" in text
+    row = next(line for line in text.splitlines() if line.startswith("│              4"))
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        *("4", "1.97", "4.19", "1332", "0.41", "0.064", "1339")
+    ]
+
+
+def test_costs_as_data_add_up():
+    (slow, fast) = cost_dict(count_modes(TINY))
+    assert slow["active_streams"] == 1
+    for convention in ("paper", "plain"):
+        *parts, total = fast[convention].values()
+        assert sum(parts) == pytest.approx(total)
+
+
+@pytest.mark.parametrize(
+    ("macs", "text"), [(1.234e9, "1234"), (99.5e6, "99.50"), (1e5, "0.10"), (640, "0.0006")]
+)
+def test_macs_are_printed_in_millions(macs, text):
+    assert mmac(macs) == text
+
+
+def test_the_bench_table_names_its_conditions(result):
+    text = render(bench_table(result, {"WideResNet-10-1": 1e6}))
+    for part in (
+        "median of 3 interleaved rounds",
+        "batch 4, float32",
+        "eager",
+        "1 threads",
+        "1.00",
+    ):
+        assert part in text
+    assert "trunk" in shares_line(result)
+
+
+def test_the_plot_is_a_picture(result, tmp_path):
+    path = plot_bench("tiny", result, tmp_path / "new" / "speed.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_missing_matplotlib_gets_the_install_line(result, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    with pytest.raises(ValueError, match=r"pip install 'mimonets\[plot\]'"):
+        plot_bench("tiny", result, tmp_path / "speed.png")

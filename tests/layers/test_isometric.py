@@ -1,0 +1,69 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from mimonets.layers import SkipScale, init_convolution, isometry_penalty, total_isometry_penalty
+from oracles import gradients
+
+
+def penalty_by_convolution(weight, stride):
+    """Convolve the kernel with itself, zero-padded, and compare with a delta. Appendix B.2."""
+    if weight.shape[0] > weight.shape[1]:
+        weight = weight.transpose(0, 1)
+    size = weight.shape[-1]
+    padding = (size - 1) // stride * stride
+    gram = F.conv2d(weight, weight, padding=padding, stride=stride)
+    delta = torch.zeros_like(gram)
+    center = padding // stride
+    delta[:, :, center, center] = torch.eye(len(weight), dtype=weight.dtype)
+    return (gram - delta).square().sum() / 2
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 3, 3), (5, 3, 3, 3), (4, 4, 1, 1), (7, 2, 1, 1), (2, 3, 5, 5)]
+)
+def test_the_penalty_matches_the_convolution_of_the_paper_gradients_too(shape, stride):
+    weight = torch.randn(shape, dtype=torch.float64)
+    assert_close(isometry_penalty(weight, stride), penalty_by_convolution(weight, stride))
+    fast = gradients(lambda w: isometry_penalty(w, stride), [weight])
+    slow = gradients(lambda w: penalty_by_convolution(w, stride), [weight])
+    assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("maps_in", "maps_out"), [(4, 4), (6, 4), (4, 6)])
+def test_an_identity_convolution_costs_nothing(maps_in, maps_out, stride):
+    layer = nn.Conv2d(maps_in, maps_out, 3, stride=stride, bias=False)
+    init_convolution(layer, dirac=True)
+    assert isometry_penalty(layer.weight, stride) == 0
+
+
+def test_no_penalty_means_lengths_are_preserved():
+    # A rotation of the maps, each shifted by one tap in a direction of its own.
+    rotation = torch.linalg.qr(torch.randn(6, 6)).Q
+    weight = torch.zeros(6, 6, 3, 3)
+    for i, (down, right) in enumerate([(0, 0), (0, 1), (2, 1), (1, 1), (2, 2), (1, 0)]):
+        weight[:, i, down, right] = rotation[:, i]
+    assert isometry_penalty(weight) < 1e-10
+    # Circular padding, so that nothing is lost over the border.
+    x = torch.randn(10, 6, 8, 8)
+    y = F.conv2d(F.pad(x, (1, 1, 1, 1), mode="circular"), weight)
+    assert_close(y.flatten(1).norm(dim=1), x.flatten(1).norm(dim=1))
+    assert isometry_penalty(1.1 * weight) > 0.1
+
+
+def test_the_total_runs_over_all_convolutions_with_their_strides():
+    net = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2), nn.ReLU(), nn.Conv2d(3, 3, 1))
+    expected = penalty_by_convolution(net[0].weight, 2) + penalty_by_convolution(net[2].weight, 1)
+    assert_close(total_isometry_penalty(net), expected)
+
+
+def test_skip_scale_starts_at_nothing_and_learns():
+    scale = SkipScale()
+    x = torch.randn(2, 3, 4, 4)
+    assert (scale(x) == 0).all()
+    scale(x).sum().backward()
+    assert_close(scale.alpha.grad, x.sum())

@@ -1,0 +1,254 @@
+import json
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
+
+import mimonets as mn
+from mimonets.models import MODELS, checkpoint
+
+CONFIG = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_classes=5, trainable_keys=False)
+MODELS_TO_SAVE = [
+    mn.MIMOConv(CONFIG),
+    mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)),
+    mn.WideIsoNet(mn.WideIsoNetConfig(depth=10, width=1, skip_init=True)),
+]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(0)
+    model = mn.MIMOConv(CONFIG)
+    model(torch.randn(8, 3, 8, 8))  # statistics worth saving
+    mn.save(model.eval(), tmp_path / "model")
+    return model, tmp_path / "model"
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(folder, change):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path)
+
+
+@pytest.mark.parametrize("model", MODELS_TO_SAVE, ids=lambda model: model.kind)
+def test_what_is_saved_comes_back(model, tmp_path):
+    model.eval()
+    assert mn.save(model, tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    found = mn.load(tmp_path / "a" / "b")
+    assert type(found) is type(model)
+    assert found.config == model.config
+    assert not found.training
+    for (name, value), (found_name, found_value) in zip(
+        model.state_dict().items(), found.state_dict().items(), strict=True
+    ):
+        assert name == found_name
+        assert_close(found_value, value, rtol=0, atol=0)
+    frozen = [name for name, p in found.named_parameters() if not p.requires_grad]
+    assert frozen == [name for name, p in model.named_parameters() if not p.requires_grad]
+    images = torch.randn(3, 3, 8, 8)
+    assert_close(found(images), model(images))
+
+
+def test_every_model_is_tested():
+    assert {model.kind for model in MODELS_TO_SAVE} == {
+        kind for kind, model in MODELS.items() if issubclass(model, mn.models.ImageModel)
+    }
+
+
+def test_a_checkpoint_is_two_plain_files_that_others_can_read(saved):
+    _, folder = saved
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+    description = json.loads((folder / "config.json").read_text())
+    assert description["format_version"] == 1
+    assert description["model"] == "mimoconv"
+    assert description["config"]["num_streams"] == 4
+    umask = os.umask(0)
+    os.umask(umask)
+    for file in folder.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~umask
+
+
+def test_loading_draws_nothing_from_the_random_generator(saved):
+    before = torch.get_rng_state()
+    mn.load(saved[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_saving_again_replaces_the_old_model(saved):
+    model, folder = saved
+    with torch.no_grad():
+        model.classifier.bias.fill_(3.0)
+    mn.save(model, folder)
+    assert (mn.load(folder).classifier.bias == 3.0).all()
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+
+
+def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch):
+    model, folder = saved
+    expected = mn.load(folder).state_dict()
+
+    def half(weights, path, metadata):
+        with open(path, "wb") as file:
+            file.write(b"half a file")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", half)
+    with torch.no_grad():
+        model.classifier.bias.fill_(3.0)
+    with pytest.raises(OSError, match="No space"):
+        mn.save(model, folder)
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+    assert_close(mn.load(folder).state_dict(), expected)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 0.3, 0.99])
+def test_a_truncated_file_is_named(saved, keep):
+    path = saved[1] / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole)) if isinstance(keep, float) else keep])
+    with pytest.raises(
+        ValueError, match="model.safetensors cannot be read.*damaged or was cut short"
+    ):
+        mn.load(saved[1])
+
+
+def test_a_truncated_config_is_named(saved):
+    path = saved[1] / "config.json"
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(ValueError, match="config.json is not JSON.*cut short or edited"):
+        mn.load(saved[1])
+
+
+def test_weights_of_another_model_are_refused(saved, tmp_path):
+    other = mn.MIMOConv(replace(CONFIG, activation="relu", num_classes=9))
+    mn.save(other, tmp_path / "other")
+    os.replace(tmp_path / "other" / "model.safetensors", saved[1] / "model.safetensors")
+    message = "another model than the config.json beside it: they differ in activation, num_classes"
+    with pytest.raises(ValueError, match=message):
+        mn.load(saved[1])
+
+
+def test_missing_surplus_and_misshapen_weights_are_all_named(saved):
+    def spoil(weights):
+        del weights["classifier.bias"]
+        weights["classifier.extra"] = torch.zeros(1)
+        weights["stem.0.weight"] = torch.zeros(1, 2)
+
+    edit_weights(saved[1], spoil)
+    with pytest.raises(ValueError, match="do not fit") as error:
+        mn.load(saved[1])
+    for part in (
+        "missing classifier.bias",
+        "surplus classifier.extra",
+        "stem.0.weight ((1, 2) instead of (16, 3, 3, 3))",
+    ):
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_many_missing_weights_are_counted_not_listed(saved):
+    edit_weights(saved[1], lambda weights: [weights.pop(name) for name in list(weights)[:10]])
+    with pytest.raises(ValueError, match="missing .*, .*, .* and 7 more"):
+        mn.load(saved[1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "format version 2.*reads up to 1: install a newer mimonets"),
+        ({"format_version": None}, "format version None"),
+        ({"model": "resnet"}, "of model 'resnet'.*knows wideresnet, wideisonet, mimoconv"),
+        ({"config": {"depth": 11}}, "does not describe a model.*depth=11"),
+        ({"config": {"depht": 10}}, "does not describe a model.*depht"),
+        ({"config": None}, "was not written by mimonets"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(saved, changes, message):
+    edit_config(saved[1], **changes)
+    with pytest.raises(ValueError, match=message):
+        mn.load(saved[1])
+
+
+def test_missing_files_are_named(saved, tmp_path):
+    with pytest.raises(ValueError, match="nowhere holds no config.json"):
+        mn.load(tmp_path / "nowhere")
+    (saved[1] / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="holds no model.safetensors: the weights are missing"):
+        mn.load(saved[1])
+
+
+def test_a_file_in_the_way_is_named(saved, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file is a file: a checkpoint is a folder"):
+        mn.save(saved[0], tmp_path / "file")
+
+
+def test_files_without_our_metadata_load_too(saved):
+    edit_weights(saved[1], lambda weights: None)  # rewritten by another tool
+    assert_close(mn.load(saved[1]).state_dict(), saved[0].state_dict())
+
+
+def test_the_hub_mixin_reads_and_writes_the_same_folder(saved, tmp_path):
+    model, folder = saved
+    model.save_pretrained(tmp_path / "hub")
+    images = torch.randn(3, 3, 8, 8)
+    for found in (
+        mn.load(tmp_path / "hub"),
+        mn.MIMOConv.from_pretrained(tmp_path / "hub"),
+        mn.MIMOConv.from_pretrained(str(folder)),
+    ):
+        assert_close(found(images), model(images))
+    assert "computation-in-superposition" in (tmp_path / "hub" / "README.md").read_text()
+
+
+def test_the_hub_mixin_refuses_another_model(saved):
+    with pytest.raises(ValueError, match="holds a MIMOConv: load it with MIMOConv.from_pretrained"):
+        mn.WideResNet.from_pretrained(saved[1])
+
+
+def test_from_pretrained_downloads_only_our_two_files(saved, monkeypatch):
+    calls = {}
+
+    def download(repo, **options):
+        calls.update(options, repo=repo)
+        return str(saved[1])
+
+    monkeypatch.setattr("mimonets.models.base.snapshot_download", download)
+    found = mn.MIMOConv.from_pretrained("someone/a-model", revision="v1")
+    assert found.config == CONFIG
+    assert calls["repo"] == "someone/a-model"
+    assert calls["revision"] == "v1"
+    assert calls["allow_patterns"] == ["config.json", "model.safetensors"]
+
+
+def test_push_to_hub_uploads_our_format(saved, monkeypatch):
+    uploaded = {}
+
+    class Api:
+        def __init__(self, token=None):
+            pass
+
+        def create_repo(self, repo_id, **options):
+            return type("Repo", (), {"repo_id": repo_id})()
+
+        def upload_folder(self, *, repo_id, folder_path, **options):
+            uploaded["repo"] = repo_id
+            uploaded["files"] = sorted(os.listdir(folder_path))
+            uploaded["model"] = mn.load(folder_path)
+            return "https://example.org/commit"
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    saved[0].push_to_hub("someone/a-model")
+    assert uploaded["repo"] == "someone/a-model"
+    assert uploaded["files"] == ["README.md", "config.json", "model.safetensors"]
+    assert uploaded["model"].config == CONFIG

@@ -1,0 +1,50 @@
+"""What several test files compare with: slow, obvious, straight from the paper."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from mimonets.models import MIMOConv
+
+
+def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Differentiate a fixed random projection of the output with respect to every input."""
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    output = function(*inputs)
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(output.shape, generator=generator, dtype=output.dtype)
+    return list(torch.autograd.grad((output * weights).sum(), inputs))
+
+
+def circular_convolution_loops(x: Tensor, key: Tensor) -> Tensor:
+    """Compute (x * a)_c = sum_j x_j a_(c-j), one term at a time, for two vectors."""
+    dim = len(x)
+    return torch.stack([sum(x[j] * key[(c - j) % dim] for j in range(dim)) for c in range(dim)])
+
+
+def mimoconv_by_hand(model: MIMOConv, images: Tensor, active: int) -> Tensor:
+    """Run a MIMOConv in evaluation mode group by group and stream by stream."""
+    num_streams = model.num_streams
+    rows = []
+    for start in range(0, len(images), active):
+        group = images[start : start + active]
+        features = model.stem(group)
+        superposition = torch.zeros_like(features[0])
+        for stream in range(num_streams):
+            x = features[stream % len(group)]
+            key = model.binding.stream_keys[stream]
+            bound = torch.zeros_like(x)
+            for c in range(len(key)):
+                for j in range(len(key)):
+                    bound[c] += x[j] * key[(c - j) % len(key)]
+            superposition = superposition + bound
+        pooled = model.trunk(superposition.unsqueeze(0), len(group))[0]
+        answers = [
+            torch.relu(model.unbinding.weight[stream] @ pooled + model.unbinding.bias[stream])
+            for stream in range(num_streams)
+        ]
+        for index in range(len(group)):
+            own = [answers[s] for s in range(num_streams) if s % len(group) == index]
+            rows.append(model.classifier(torch.stack(own).mean(dim=0)))
+    return torch.stack(rows)
