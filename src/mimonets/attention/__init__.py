@@ -1,0 +1,30 @@
+"""Attention for one stream, and for a grid of streams in superposition.
+
+Feature maps, linear attention, FAVOR+S, and the softmax attention that they are compared with.
+"""
+
+from mimonets.attention.favor_s import favor_s, favor_s_step
+from mimonets.attention.features import (
+    DPFP,
+    FeatureMap,
+    ReLUFeatures,
+    SoftmaxFeatures,
+    orthogonal_projection,
+)
+from mimonets.attention.linear import linear_attention, linear_attention_step
+from mimonets.attention.softmax import softmax_attention
+from mimonets.attention.sums import AttentionState
+
+__all__ = [
+    "DPFP",
+    "AttentionState",
+    "FeatureMap",
+    "ReLUFeatures",
+    "SoftmaxFeatures",
+    "favor_s",
+    "favor_s_step",
+    "linear_attention",
+    "linear_attention_step",
+    "orthogonal_projection",
+    "softmax_attention",
+]

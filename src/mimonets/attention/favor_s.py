@@ -1,0 +1,209 @@
+"""FAVOR+S: linear attention of a grid of streams in superposition. Section 4.1 and appendix C.3."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mimonets.attention.features import FeatureMap
+from mimonets.attention.sums import (
+    AttentionState,
+    accumulation_dtype,
+    advance,
+    attend,
+    check_mask,
+    reciprocal,
+    without_autocast,
+)
+
+# g groups   m, n the two stream axes   h heads   t tokens   d head size
+
+Normalise = Literal["stream", "joint"]
+
+
+def favor_s(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    stream_keys: Tensor,
+    feature_map: FeatureMap,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    normalise: Normalise = "stream",
+    damping: bool = True,
+    chunk_size: int = 64,
+) -> Tensor:
+    r"""Attend in M x N streams at about the price of max(M, N) of them.
+
+    With every q, k and v bound to the key of its stream, :math:`x^{(m,n)} \odot a^{(m,n)}`:
+
+    .. math::
+        S_i^{(n)} = \Big[\sum_j \sum_u \Big(\sum_q v_j^{(u,q)}\Big)
+                    \phi\Big(\sum_w k_j^{(u,w)}\Big)^T\Big] \, \phi\Big(\sum_t q_i^{(t,n)}\Big)
+        \qquad
+        B_i^{(m,n)} = \sum_j \phi\Big(\sum_w k_j^{(m,w)}\Big)^T \phi\Big(\sum_t q_i^{(t,n)}\Big)
+
+    * ``normalise="stream"`` unbinds: :math:`o_i^{(m,n)} = S_i^{(n)} \odot a^{(m,n)} / B_i^{(m,n)}`.
+    * ``normalise="joint"`` stays in superposition over m:
+      :math:`\bar S_i^{(n)} = S_i^{(n)} / \sum_m B_i^{(m,n)}`.
+
+    **Crosstalk.** Attention *weights* of a stream converge to its own, with an error of order
+    D^(-1/2). The *answer* of a stream keeps the values of the others, each multiplied by a random
+    sign per entry, so its distance to the exact answer does not shrink with D. What shrinks, again
+    as D^(-1/2), is what any fixed direction reads of them, such as a row of the linear layer that
+    follows.
+
+    **Damping.** The norm of a bundle grows with the number of its streams, and that of the noise in
+    <q, k> with it. By default the bundled q and k are each multiplied by (M N)^(-1/2), M x N the
+    grid of this call. The paper's equations do not have this factor, its authors' code does, and
+    training without it is unstable. ``damping=False`` is the paper's equation.
+
+    **Masks.** Streams of one group may differ in length. A padded token enters no bundle and no
+    normaliser: it changes nothing in any stream, and its own answer is zero.
+
+    Args:
+        q: (g, m, n, h, t, d), not yet bound.
+        k: (g, m, n, h, t, d), not yet bound.
+        v: (g, m, n, h, t, d), not yet bound.
+        stream_keys: a, bipolar, (m, n, d) for all heads or (m, n, h, d). A larger set serves a
+            smaller grid with its first m x n keys.
+        feature_map: Such as ``ReLUFeatures(d, 256)``.
+        mask: (g, m, n, t), True = real token.
+        causal: Sum over j <= i only.
+        normalise: Per stream or jointly, as above.
+        damping: Whether to multiply q and k by (M N)^(-1/2), as above.
+        chunk_size: Tokens that causal attention compares directly, at M N chunk_size r operations
+            a token; see :func:`linear_attention`.
+
+    Returns:
+        (g, m, n, h, t, d) for ``"stream"``, (g, n, h, t, d) for ``"joint"``.
+    """
+    stream_keys = _check(q, k, v, stream_keys, mask, normalise)
+    with without_autocast(v):
+        parts, weights = _superpose(q, k, v, stream_keys, mask, damping)
+        mixture, normaliser = attend(
+            *parts,
+            feature_map,
+            mask=weights,
+            joint=normalise == "joint",
+            causal=causal,
+            chunk_size=chunk_size,
+        )
+        return _separate(mixture, normaliser, stream_keys, mask, normalise).to(v.dtype)
+
+
+def favor_s_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    stream_keys: Tensor,
+    feature_map: FeatureMap,
+    state: AttentionState | None = None,
+    *,
+    mask: Tensor | None = None,
+    normalise: Normalise = "stream",
+    damping: bool = True,
+) -> tuple[Tensor, AttentionState]:
+    """Attend causally to M x N streams of tokens as they come, one or several tokens per call.
+
+    The answers are those of ``favor_s(..., causal=True)`` on all tokens at once. ``q``, ``k``,
+    ``v`` and ``mask`` hold the new tokens only, usually t = 1; ``state`` is what the call before
+    this one returned, None at the start; everything else is as in :func:`favor_s`.
+
+    Returns:
+        The answers to the new tokens, and the state for the next call.
+    """
+    stream_keys = _check(q, k, v, stream_keys, mask, normalise)
+    with without_autocast(v):
+        parts, weights = _superpose(q, k, v, stream_keys, mask, damping)
+        mixture, normaliser, after = advance(
+            *parts, feature_map, state, mask=weights, joint=normalise == "joint", causal=True
+        )
+        assert after is not None
+        answers = _separate(mixture, normaliser, stream_keys, mask, normalise)
+        return answers.to(v.dtype), after
+
+
+def _superpose(
+    q: Tensor, k: Tensor, v: Tensor, stream_keys: Tensor, mask: Tensor | None, damping: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """Bind and bundle: queries over m, keys and values over n. Gives (g, h, n or m, t, d) each."""
+    keys = stream_keys.to(accumulation_dtype(v)).unsqueeze(-2)  # m n h 1 d
+    if mask is not None:
+        real = mask[:, :, :, None, :, None]
+        q, k, v = (x.masked_fill(~real, 0.0) for x in (q, k, v))
+    damped = keys * (keys.shape[0] * keys.shape[1]) ** -0.5 if damping else keys
+    q = _bind_and_bundle(q, damped, dim=0)
+    k = _bind_and_bundle(k, damped, dim=1)
+    v = _bind_and_bundle(v, keys, dim=1)
+    parts = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+    return parts, None if mask is None else mask.unsqueeze(1)  # g 1 m n t
+
+
+def _bind_and_bundle(x: Tensor, keys: Tensor, dim: int) -> Tensor:
+    """Add up x * keys along a stream axis, without a copy of the size of x."""
+    terms = zip(x.unbind(dim + 1), keys.unbind(dim), strict=True)
+    first, key = next(terms)
+    total = first * key
+    for term, key in terms:
+        total = torch.addcmul(total, term, key)
+    return total
+
+
+def _separate(
+    mixture: Tensor,
+    normaliser: Tensor,
+    stream_keys: Tensor,
+    mask: Tensor | None,
+    normalise: Normalise,
+) -> Tensor:
+    """Normalise and, for single streams, unbind. mixture: (g, h, n, t, d)."""
+    inverse = reciprocal(normaliser).permute(0, 2, 3, 1, 4)  # g m n h t
+    mixture = mixture.transpose(1, 2)  # g n h t d
+    if normalise == "joint":
+        if mask is not None:  # nothing to say where all m are padded
+            inverse = inverse * mask.any(dim=1, keepdim=True).unsqueeze(3)
+        return mixture * inverse.squeeze(1).unsqueeze(-1)
+    if mask is not None:
+        inverse = inverse * mask.unsqueeze(3)
+    unbound = mixture.unsqueeze(1) * stream_keys.to(mixture.dtype).unsqueeze(-2)
+    return unbound * inverse.unsqueeze(-1)
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    stream_keys: Tensor,
+    mask: Tensor | None,
+    normalise: str,
+) -> Tensor:
+    """Refuse what does not fit; return the keys of this grid, (m, n, h, d) or (m, n, 1, d)."""
+    if q.ndim != 6 or not q.shape == k.shape == v.shape:
+        raise ValueError(
+            f"q, k and v of favor_s are (groups, m, n, heads, tokens, head size), all alike, and "
+            f"came as {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
+        )
+    _, m, n, heads, tokens, dim = q.shape
+    if stream_keys.ndim == 3:
+        stream_keys = stream_keys.unsqueeze(2)
+    if (
+        stream_keys.ndim != 4
+        or stream_keys.shape[0] < m
+        or stream_keys.shape[1] < n
+        or stream_keys.shape[2] not in (1, heads)
+        or stream_keys.shape[3] != dim
+    ):
+        raise ValueError(
+            f"A grid of {m} x {n} streams with {heads} heads of size {dim} needs stream keys of "
+            f"shape ({m}, {n}, {dim}) or ({m}, {n}, {heads}, {dim}), or of a larger grid, and got "
+            f"{tuple(stream_keys.shape)}."
+        )
+    if normalise not in ("stream", "joint"):
+        raise ValueError(
+            f'normalise={normalise!r} is unknown: take "stream" for an answer per stream, or '
+            f'"joint" to stay in superposition.'
+        )
+    check_mask(mask, (q.shape[0], m, n, tokens), "(groups, m, n, tokens)")
+    return stream_keys[:m, :n]

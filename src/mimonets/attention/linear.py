@@ -1,0 +1,120 @@
+"""Linear attention: FAVOR+, or whatever the feature map makes of it. Appendix C.1.
+
+The one-stream baseline of FAVOR+S, in time and memory proportional to the number of tokens.
+"""
+
+from torch import Tensor
+
+from mimonets.attention.features import FeatureMap
+from mimonets.attention.sums import (
+    AttentionState,
+    accumulation_dtype,
+    advance,
+    attend,
+    check_mask,
+    reciprocal,
+    without_autocast,
+)
+
+# b batch   h heads   t tokens   d head size
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    chunk_size: int = 128,
+) -> Tensor:
+    r"""Attend to every token, or to every token so far.
+
+    .. math::
+        o_i = \frac{\sum_j v_j \, \phi(k_j)^T \phi(q_i)}{\sum_j \phi(k_j)^T \phi(q_i)}
+            = \frac{A \, \phi(q_i)}{C \, \phi(q_i)},
+        \qquad A = \sum_j v_j \phi(k_j)^T, \quad C = \sum_j \phi(k_j)^T
+
+    A padded token changes nothing, wherever it stands, and its own answer is zero. The sums are
+    taken in float32 even under autocast.
+
+    Args:
+        q: (b, h, t, d).
+        k: (b, h, t, d).
+        v: (b, h, t, d), or another size in place of d.
+        feature_map: Such as ``ReLUFeatures(d, 256)``.
+        mask: (b, t), True = real token.
+        causal: Sum over j <= i only.
+        chunk_size: Tokens that causal attention compares directly, before it falls back on A and
+            C. With :class:`SoftmaxFeatures` they also share a scale: a token whose weights are all
+            e^87 times smaller than those of later tokens of its chunk gets zeros.
+
+    Returns:
+        (b, h, t, d), like v.
+    """
+    _check(q, k, v, mask)
+    with without_autocast(v):
+        parts, weights = _prepare(q, k, v, mask)
+        mixture, normaliser = attend(
+            *parts, feature_map, mask=weights, joint=True, causal=causal, chunk_size=chunk_size
+        )
+        return _finish(mixture, normaliser, mask).to(v.dtype)
+
+
+def linear_attention_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    state: AttentionState | None = None,
+    *,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, AttentionState]:
+    """Attend causally to a stream of tokens as they come, one or several per call.
+
+    The answers are those of ``linear_attention(..., causal=True)`` on all tokens at once. ``q``,
+    ``k``, ``v`` and ``mask`` hold the new tokens only, usually t = 1; ``state`` is what the call
+    before this one returned, None at the start.
+
+    Returns:
+        The answers to the new tokens, and the state for the next call.
+    """
+    _check(q, k, v, mask)
+    with without_autocast(v):
+        parts, weights = _prepare(q, k, v, mask)
+        mixture, normaliser, after = advance(
+            *parts, feature_map, state, mask=weights, joint=True, causal=True
+        )
+        assert after is not None
+        return _finish(mixture, normaliser, mask).to(v.dtype), after
+
+
+def _prepare(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """See one stream as a grid of 1 x 1, with nothing in its padding."""
+    dtype = accumulation_dtype(v)
+    q, k, v = (x.to(dtype).unsqueeze(-3) for x in (q, k, v))  # b h 1 t d
+    if mask is None:
+        return (q, k, v), None
+    padded = ~mask[:, None, None, :, None]
+    q, k, v = (x.masked_fill(padded, 0.0) for x in (q, k, v))
+    return (q, k, v), mask[:, None, None, None, :]  # b 1 m n t
+
+
+def _finish(mixture: Tensor, normaliser: Tensor, mask: Tensor | None) -> Tensor:
+    inverse = reciprocal(normaliser).squeeze(-3)  # b h 1 t
+    if mask is not None:
+        inverse = inverse * mask[:, None, None, :]
+    return (mixture * inverse.unsqueeze(-1)).squeeze(-3)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
+    if q.ndim != 4 or q.shape != k.shape or v.ndim != 4 or v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(
+            f"q, k and v of linear attention are (batch, heads, tokens, head size), alike but for "
+            f"the last axis of v, and came as {tuple(q.shape)}, {tuple(k.shape)} and "
+            f"{tuple(v.shape)}."
+        )
+    check_mask(mask, (q.shape[0], q.shape[2]), "(batch, tokens)")

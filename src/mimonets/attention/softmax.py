@@ -1,0 +1,53 @@
+"""Softmax attention, the baseline that linear attention approximates. MIMONets, section 4."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mimonets.attention.sums import check_mask
+
+# b batch   h heads   t query, s key tokens   d head size
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    r"""Attend to every token, or to every token so far, in time quadratic in their number.
+
+    .. math::
+        o_i = \sum_j v_j \, \frac{\exp(\langle k_j, q_i \rangle / \sqrt D)}
+                                 {\sum_l \exp(\langle k_l, q_i \rangle / \sqrt D)}
+
+    A padded token changes nothing, wherever it stands, and its own answer is zero; so is that of
+    every token of a sequence of padding only.
+
+    Args:
+        q: (b, h, t, d).
+        k: (b, h, t, d).
+        v: (b, h, t, d), or another size in place of d.
+        mask: (b, t), True = real token.
+        causal: Sum over j <= i only.
+
+    >>> v = torch.tensor([[[[2.0], [4.0]]]])
+    >>> softmax_attention(torch.zeros(1, 1, 2, 1), torch.ones(1, 1, 2, 1), v, causal=True).flatten()
+    tensor([2., 3.])
+    """
+    if q.ndim != 4 or q.shape != k.shape or v.ndim != 4 or v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(
+            f"q, k and v of softmax attention are (batch, heads, tokens, head size), alike but for "
+            f"the last axis of v, and came as {tuple(q.shape)}, {tuple(k.shape)} and "
+            f"{tuple(v.shape)}."
+        )
+    check_mask(mask, (q.shape[0], q.shape[2]), "(batch, tokens)")
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    allowed = mask[:, None, None, :]  # b 1 t s
+    if causal:
+        tokens = mask.shape[-1]
+        past = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).tril()
+        allowed = allowed & past
+    # A padded query may look at everything: a softmax over nothing would be 0 / 0, and its answer
+    # is thrown away. A real one always sees at least itself.
+    padded = ~mask[:, None, :, None]
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed | padded)
+    return out.masked_fill(padded, 0.0)

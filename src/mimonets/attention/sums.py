@@ -1,0 +1,215 @@
+"""The sums of linear attention, of one stream or of a grid of them. Appendices C.1 and C.3.
+
+Everything that linear attention needs to know of its keys and values is in two sums: the value-key
+matrix A and the vector C of the normaliser. Here they are built, carried from chunk to chunk, and
+read with queries. Plain linear attention is the case m = n = 1.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mimonets.attention.features import FeatureMap
+
+# ... groups and heads   m, n the two stream axes   t query, s key tokens   d head size   r features
+
+
+class AttentionState(NamedTuple):
+    """What linear attention remembers of the tokens so far; its size does not grow with them."""
+
+    context: Tensor  # A, (..., r, d), summed over m
+    weight: Tensor  # C, (..., m or 1, n or 1, r): m = 1 if joint, n = 1 if nothing is masked
+    peak: (
+        Tensor | None
+    )  # (..., 1, 1, r or 1), the logarithm of the scale of both, where there is one
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    *,
+    mask: Tensor | None,
+    joint: bool,
+    causal: bool,
+    chunk_size: int,
+) -> tuple[Tensor, Tensor]:
+    r"""Mix the values of all m, and give the normaliser of each (m, n) beside it.
+
+    .. math::
+        S_i^{(n)} = A \, \phi(q_i^{(n)}), \quad A = \sum_{j, m} v_j^{(m)} \phi(k_j^{(m)})^T
+        \qquad
+        B_i^{(m,n)} = C^{(m,n)} \phi(q_i^{(n)}), \quad
+        C^{(m,n)} = \sum_j w_j^{(m,n)} \phi(k_j^{(m)})^T
+
+    Causal sums run over :math:`j \le i`. They go chunk by chunk: scores within a chunk, A and C
+    for what lies before it. Memory grows with the number of tokens, not with tokens x r x d.
+
+    Args:
+        q: (..., n, t, d).
+        k: (..., m, s, d).
+        v: (..., m, s, d), zero where all of its streams are padded.
+        mask: (..., m, n, s), the weights w: True = real token; None if all are.
+        feature_map: phi.
+        joint: Sum the normaliser over m, which is cheaper than doing so afterwards.
+        causal: Sum over j <= i only.
+        chunk_size: Tokens of a causal chunk.
+
+    Returns:
+        S, (..., n, t, d), and B, (..., m, n, t); of size 1 along m if joint. Both carry the same
+        factor per query, which only their ratio is free of.
+    """
+    if not causal:
+        mixture, normaliser, _ = advance(
+            q, k, v, feature_map, None, mask=mask, joint=joint, causal=False, last=True
+        )
+        return mixture, normaliser
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
+    state, parts, length = None, [], q.shape[-2]
+    for start in range(0, length, chunk_size):
+        here = slice(start, start + chunk_size)
+        mixture, normaliser, state = advance(
+            q[..., here, :],
+            k[..., here, :],
+            v[..., here, :],
+            feature_map,
+            state,
+            mask=None if mask is None else mask[..., here],
+            joint=joint,
+            causal=True,
+            last=start + chunk_size >= length,
+        )
+        parts.append((mixture, normaliser))
+    mixtures, normalisers = zip(*parts, strict=True)
+    return torch.cat(mixtures, dim=-2), torch.cat(normalisers, dim=-1)
+
+
+def advance(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    state: AttentionState | None,
+    *,
+    mask: Tensor | None,
+    joint: bool,
+    causal: bool,
+    last: bool = False,
+) -> tuple[Tensor, Tensor, AttentionState | None]:
+    """Attend to the tokens of ``state`` and to these, and give the state that knows both.
+
+    Shapes are those of :func:`attend`. Causal or not only concerns these tokens among themselves.
+    The state after the ``last`` tokens is not worked out.
+    """
+    visible = None if mask is None else mask.any(dim=-2)
+    peak = None if state is None else state.peak
+    phi_q, phi_k, peak = feature_map.stabilised(q, k, visible, peak)
+    before = None if state is None else _rescale(state, peak)
+    if causal and last:
+        after = None
+    else:
+        after = _sums(phi_k, v, mask, joint, peak)
+        if before is not None:
+            after = AttentionState(
+                before.context + after.context, before.weight + after.weight, peak
+            )
+    if not causal:
+        assert after is not None
+        return *_read(phi_q, after), after
+    mixture, normaliser = _within(phi_q, phi_k, v, mask, joint)
+    if before is not None:
+        mixture_before, normaliser_before = _read(phi_q, before)
+        mixture, normaliser = mixture + mixture_before, normaliser + normaliser_before
+    return mixture, normaliser, after
+
+
+def reciprocal(normaliser: Tensor) -> Tensor:
+    r"""Give 1 / B, and zero for a query that none of its stream's keys answers.
+
+    That is a query before the first real token, one of a stream of padding only, or one whose B
+    is lost in rounding: below eps^2 of what all m have together, which also keeps 1 / B finite.
+
+    Args:
+        normaliser: B, (..., m, n, t).
+    """
+    limits = torch.finfo(normaliser.dtype)
+    together = normaliser.detach().sum(dim=-3, keepdim=True)
+    empty = normaliser <= (limits.eps**2 * together).clamp_min(limits.tiny)
+    return normaliser.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
+
+
+def accumulation_dtype(x: Tensor) -> torch.dtype:
+    """Choose what sums over tokens are taken in: float32, or float64 if that is what came."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Keep autocast from rounding the factors of the sums over tokens."""
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
+    """Refuse a mask that is not boolean or not of the shape that ``names`` describes."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"A mask is boolean, True = real token, but this one is {mask.dtype}: "
+            f"pass mask.bool(), or tokens != padding_index."
+        )
+    if tuple(mask.shape) != shape:
+        raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
+
+
+def _sums(
+    phi_k: Tensor, v: Tensor, mask: Tensor | None, joint: bool, peak: Tensor | None
+) -> AttentionState:
+    """Build A and the C of every stream in one product, with the weights as columns beside v."""
+    if mask is None:
+        columns = v.new_ones(1).expand(*v.shape[:-1], 1)  # ... m s 1
+    else:
+        columns = mask.mT.to(v.dtype).expand(*v.shape[:-1], -1)  # ... m s n
+    sums = phi_k.mT @ torch.cat([v, columns], dim=-1)  # ... m r (d + n)
+    context, weight = torch.split(sums, [v.shape[-1], columns.shape[-1]], dim=-1)
+    weight = weight.mT.sum(dim=-3, keepdim=True) if joint else weight.mT
+    return AttentionState(context.sum(dim=-3), weight, peak)
+
+
+def _read(phi_q: Tensor, state: AttentionState) -> tuple[Tensor, Tensor]:
+    """Multiply the queries with A and with the C of every stream, in one product."""
+    weight = state.weight.movedim(-3, -1)  # ... n r m
+    context = state.context.unsqueeze(-3).expand(*weight.shape[:-1], -1)  # ... n r d
+    both = phi_q @ torch.cat([context, weight], dim=-1)  # ... n t (d + m)
+    mixture, normaliser = torch.split(both, [context.shape[-1], weight.shape[-1]], dim=-1)
+    return mixture, normaliser.movedim(-1, -3)
+
+
+def _within(
+    phi_q: Tensor, phi_k: Tensor, v: Tensor, mask: Tensor | None, joint: bool
+) -> tuple[Tensor, Tensor]:
+    """Attend causally among the tokens of one chunk, through its scores."""
+    n, t, m = phi_q.shape[-3], phi_q.shape[-2], phi_k.shape[-3]
+    scores = phi_q.flatten(-3, -2) @ phi_k.flatten(-3, -2).mT  # ... (n t) (m s)
+    past = torch.ones(t, t, dtype=scores.dtype, device=v.device).tril_().unsqueeze(-2)
+    scores = scores.view(*scores.shape[:-2], n, t, m, t) * past  # ... n t m s
+    mixture = scores.flatten(-2).flatten(-3, -2) @ v.flatten(-3, -2)  # ... (n t) d
+    if mask is not None:
+        weights = mask.movedim(-3, -2).unsqueeze(-3)  # ... n 1 m s
+        scores = scores * weights
+    normaliser = scores.sum(dim=(-2, -1)).unsqueeze(-1) if joint else scores.sum(dim=-1)
+    return mixture.view(*mixture.shape[:-2], n, t, -1), normaliser.movedim(-1, -3)
+
+
+def _rescale(state: AttentionState, peak: Tensor | None) -> AttentionState:
+    """Bring the sums so far to the scale of a new, higher peak."""
+    if peak is None or state.peak is None:
+        return state
+    decay = torch.exp(state.peak - peak)  # ... 1 1 r
+    return AttentionState(state.context * decay.squeeze(-3).mT, state.weight * decay, peak)
