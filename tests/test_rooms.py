@@ -13,8 +13,9 @@ SOURCE = Path(mimonets.__file__).parent
 MAY_IMPORT = {
     "vsa": set(),
     "layers": {"vsa"},
-    "models": {"layers", "vsa"},
-    "evaluation": {"models", "layers", "vsa"},
+    "attention": {"vsa"},
+    "models": {"attention", "layers", "vsa"},
+    "evaluation": {"models", "attention", "layers", "vsa"},
     "recipes": {"models"},
     "cli": {"recipes", "evaluation", "models"},
 }

@@ -11,21 +11,16 @@ Parts that run once per input (stem, classifier) cost the same in every mode. Th
 per group, so its cost is shared by the active inputs.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial, singledispatch
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mimonets.layers import (
-    PositionBinding,
-    ShiftedReLU,
-    StreamBatchNorm2d,
-    StreamUnbinding,
-)
-from mimonets.models import Model
+from mimonets.evaluation.layer_macs import layer_macs
+from mimonets.models import Model, SequenceModel
 from mimonets.models.registry import model_class_for
 from mimonets.vsa import check_active_streams
 
@@ -81,79 +76,58 @@ def count_macs(model: Model | Any, active_streams: int | None = None) -> Cost:
         active = check_active_streams(active_streams, hollow.num_streams)
         group = hollow.example_inputs(active)
 
-    plain: dict[str, int] = {name: 0 for name, _ in hollow.named_children()}
-    extra: dict[str, int] = dict(plain)
-
-    def record(part: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        products, elements = layer_macs(layer, inputs[0], output)
-        plain[part] += products
-        extra[part] += elements
-
-    for part, child in hollow.named_children():
-        for layer in child.modules():
-            layer.register_forward_hook(partial(record, part))
+    tally: dict[str, list[int]] = {}
+    if isinstance(hollow, SequenceModel):
+        tally = {part: [0, 0] for part in ("K/Q/V", "attention", "binding", "MLPs", "readout")}
+    for name, layer in hollow.named_modules():
+        part = _part_of(hollow, name)
+        tally.setdefault(part, [0, 0])
+        layer.register_forward_hook(partial(_record, tally, part))
     with torch.no_grad():
         hollow(group, active_streams=active)
     return Cost(
         active_streams=active,
         parts=tuple(
-            PartCost(name, plain[name] / active, (plain[name] + extra[name]) / active)
-            for name in plain
+            PartCost(name, products / active, (products + elements) / active)
+            for name, (products, elements) in tally.items()
+            if products or elements
         ),
     )
+
+
+def _record(
+    tally: dict[str, list[int]],
+    part: str,
+    layer: nn.Module,
+    inputs: tuple[Tensor, ...],
+    output: Tensor,
+) -> None:
+    macs = layer_macs(layer, inputs, output)
+    tally[part][0] += macs.products
+    tally[part][1] += macs.elements
+    if macs.binding:
+        tally.setdefault("binding", [0, 0])[1] += macs.binding
+
+
+def _part_of(model: nn.Module, name: str) -> str:
+    """Name the part that a layer's cost is booked under."""
+    if isinstance(model, SequenceModel):
+        return next((BLOCK_PARTS[word] for word in name.split(".") if word in BLOCK_PARTS), "MLPs")
+    return name.partition(".")[0]
+
+
+# Where the layers of a sequence model stand in the paper's table.
+BLOCK_PARTS = {
+    "norm1": "K/Q/V",
+    "to_q": "K/Q/V",
+    "to_kv": "K/Q/V",
+    "attention": "attention",
+    "out": "attention",
+    "readout": "readout",
+}
 
 
 def count_modes(config: Any, modes: Iterable[int] | None = None) -> list[Cost]:
     """Count the cost of several modes; by default of every one, from slow to fast."""
     every = range(1, getattr(config, "num_streams", 1) + 1)
     return [count_macs(config, mode) for mode in (modes or every)]
-
-
-Macs = tuple[int, int]  # products, and what the paper counts beside them
-
-
-@singledispatch
-def layer_macs(layer: nn.Module, x: Tensor, y: Tensor) -> Macs:
-    """Count one layer's own MACs from its input and output shape; containers have none."""
-    return 0, 0
-
-
-@layer_macs.register
-def _(layer: nn.Conv2d, x: Tensor, y: Tensor) -> Macs:
-    return y.numel() * layer.weight[0].numel(), 0
-
-
-@layer_macs.register
-def _(layer: nn.Linear, x: Tensor, y: Tensor) -> Macs:
-    return y.numel() * layer.in_features, 0
-
-
-@layer_macs.register
-def _(layer: PositionBinding, x: Tensor, y: Tensor) -> Macs:
-    active, maps = x.shape[1:3]  # the 1x1 convolution from a * d to d maps
-    return y.numel() * active * maps, 0
-
-
-@layer_macs.register
-def _(layer: StreamUnbinding, x: Tensor, y: Tensor) -> Macs:
-    return x.shape[0] * layer.weight.numel(), 0
-
-
-def _two_per_element(layer: nn.Module, x: Tensor, y: Tensor) -> Macs:
-    return 0, 2 * y.numel()
-
-
-def _one_per_element(layer: nn.Module, x: Tensor, y: Tensor) -> Macs:
-    return 0, x.numel()
-
-
-_ELEMENTWISE: dict[type[nn.Module], Callable[[nn.Module, Tensor, Tensor], Macs]] = {
-    nn.BatchNorm2d: _two_per_element,
-    StreamBatchNorm2d: _two_per_element,
-    nn.ReLU: _one_per_element,
-    nn.PReLU: _one_per_element,
-    ShiftedReLU: _one_per_element,
-    nn.AdaptiveAvgPool2d: _one_per_element,
-}
-for _layer_type, _rule in _ELEMENTWISE.items():
-    layer_macs.register(_layer_type, _rule)

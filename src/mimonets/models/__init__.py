@@ -4,7 +4,11 @@ from mimonets.models.base import ImageModel, Model
 from mimonets.models.checkpoint import load, read_config, save
 from mimonets.models.config import MIMOConvConfig, WideIsoNetConfig, WideResNetConfig
 from mimonets.models.mimoconv import MIMOConv
+from mimonets.models.mimoformer import MIMOFormer
 from mimonets.models.registry import MODELS
+from mimonets.models.sequence import SequenceModel
+from mimonets.models.sequence_config import MIMOFormerConfig, PerformerConfig, TransformerConfig
+from mimonets.models.transformer import Performer, Transformer
 from mimonets.models.wide_resnet import WideIsoNet, WideResNet
 
 __all__ = [
@@ -12,7 +16,14 @@ __all__ = [
     "ImageModel",
     "MIMOConv",
     "MIMOConvConfig",
+    "MIMOFormer",
+    "MIMOFormerConfig",
     "Model",
+    "Performer",
+    "PerformerConfig",
+    "SequenceModel",
+    "Transformer",
+    "TransformerConfig",
     "WideIsoNet",
     "WideIsoNetConfig",
     "WideResNet",

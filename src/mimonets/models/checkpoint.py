@@ -139,6 +139,7 @@ def _read_weights(path: Path, config: dict[str, Any], device: str) -> dict[str, 
         raise ValueError(
             f"{path} cannot be read ({error}): it is damaged or was cut short, fetch it again."
         ) from None
+    config = json.loads(json.dumps(config))  # as the metadata went through JSON
     if saved_with not in (None, config):
         differing = sorted(
             key for key in {*saved_with, *config} if saved_with.get(key) != config.get(key)

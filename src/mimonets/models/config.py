@@ -1,4 +1,4 @@
-"""Frozen dataclasses that fully describe a model. They travel inside its checkpoint."""
+"""Frozen dataclasses that fully describe an image model. They travel inside its checkpoint."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -8,9 +8,40 @@ from mimonets.layers import ActivationName
 BindingName = Literal["hrr", "mbat"]
 KeyName = Literal["gaussian", "unitary", "bipolar"]
 
+MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
+
 
 @dataclass(frozen=True, kw_only=True)
-class WideResNetConfig:
+class ModelConfig:
+    """What all configs share: they refuse nonsense and name every mistake at once."""
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        problems = self.problems()
+        if problems:
+            raise ValueError(f"{type(self).__name__}: " + " ".join(problems))
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        return [
+            f"{name}={getattr(self, name)!r} must be a whole number of at least {least}."
+            for name, least in self._smallest().items()
+            if not is_whole(getattr(self, name)) or getattr(self, name) < least
+        ]
+
+    def _smallest(self) -> dict[str, int]:
+        """Say which settings are whole numbers, and the smallest that fits."""
+        return {}
+
+    def _wrong_choice(self, name: str, choices: tuple[str, ...]) -> list[str]:
+        value = getattr(self, name)
+        if value in choices:
+            return []
+        return [f"{name}={value!r} is not known: choose from {', '.join(choices)}."]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideResNetConfig(ModelConfig):
     """A wide residual network of three stages. Zagoruyko & Komodakis, BMVC 2016.
 
     >>> WideResNetConfig(depth=16, width=4).blocks_per_stage
@@ -29,20 +60,10 @@ class WideResNetConfig:
     shortcut_norm: bool = False  # batch norm after 1x1 shortcuts, as in the authors' code
     final_norm: bool = True  # batch norm and activation before the pooling
 
-    def __post_init__(self) -> None:
-        """Refuse nonsense, naming every mistake at once."""
-        problems = self.problems()
-        if problems:
-            raise ValueError(f"{type(self).__name__}: " + " ".join(problems))
-
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        found = [
-            f"{name}={getattr(self, name)!r} must be a whole number of at least {least}."
-            for name, least in self._smallest().items()
-            if not _is_int(getattr(self, name)) or getattr(self, name) < least
-        ]
-        if _is_int(self.depth) and self.depth >= 10 and self.depth % 6 != 4:
+        found = super().problems()
+        if is_whole(self.depth) and self.depth >= 10 and self.depth % 6 != 4:
             found.append(
                 f"depth={self.depth} does not split into three equal stages: "
                 f"a WideResNet needs depth = 6n + 4, such as 10, 16 or 28."
@@ -74,12 +95,6 @@ class WideResNetConfig:
             "num_classes": 1,
             "image_size": MIN_IMAGE_SIZE,
         }
-
-    def _wrong_choice(self, name: str, choices: tuple[str, ...]) -> list[str]:
-        value = getattr(self, name)
-        if value in choices:
-            return []
-        return [f"{name}={value!r} is not known: choose from {', '.join(choices)}."]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +129,6 @@ class MIMOConvConfig(WideResNetConfig):
         return {**super()._smallest(), "num_streams": 1}
 
 
-MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left, with margin for 3x3 kernels
-
-
-def _is_int(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Tell whether a setting is a whole number; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)

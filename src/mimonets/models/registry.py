@@ -4,9 +4,14 @@ from typing import Any
 
 from mimonets.models.base import Model
 from mimonets.models.mimoconv import MIMOConv
+from mimonets.models.mimoformer import MIMOFormer
+from mimonets.models.transformer import Performer, Transformer
 from mimonets.models.wide_resnet import WideIsoNet, WideResNet
 
-MODELS: dict[str, type[Model]] = {model.kind: model for model in (WideResNet, WideIsoNet, MIMOConv)}
+MODELS: dict[str, type[Model]] = {
+    model.kind: model
+    for model in (WideResNet, WideIsoNet, MIMOConv, Transformer, Performer, MIMOFormer)
+}
 
 
 def model_class_for(config: Any) -> type[Model]:

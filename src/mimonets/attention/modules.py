@@ -1,0 +1,129 @@
+"""Attention as modules: the parts that a block of a sequence model is built from."""
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from mimonets.attention.bundled import favor_s_bundled
+from mimonets.attention.favor_s import Normalise, favor_s
+from mimonets.attention.features import FeatureMap
+from mimonets.attention.linear import linear_attention
+from mimonets.attention.softmax import softmax_attention
+
+# b batch   g groups   m, n the two stream axes   h heads   t tokens   d head size
+
+
+class Attention(Protocol):
+    """Anything that mixes values: (..., h, t, d) three times, and a mask of real tokens."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend."""
+        ...
+
+
+class SoftmaxAttention(nn.Module):
+    """The attention of a Transformer, on (b, h, t, d)."""
+
+    def __init__(self, *, causal: bool = False) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend within each sequence; mask: (b, t)."""
+        return softmax_attention(q, k, v, mask=mask, causal=self.causal)
+
+
+class LinearAttention(nn.Module):
+    """The attention of a Performer, on (b, h, t, d)."""
+
+    chunk_size = 128  # tokens that causal attention compares directly
+
+    def __init__(self, feature_map: FeatureMap, *, causal: bool = False) -> None:
+        super().__init__()
+        self.feature_map = feature_map
+        self.causal = causal
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend within each sequence; mask: (b, t)."""
+        return linear_attention(
+            q,
+            k,
+            v,
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            chunk_size=self.chunk_size,
+        )
+
+
+class FavorS(nn.Module):
+    """FAVOR+S on a grid of streams, (g, m, n, h, t, d), with keys of its own.
+
+    Args:
+        stream_keys: bipolar, (m, n, d) or (m, n, h, d); frozen, and saved with the model.
+        feature_map: phi.
+        normalise: "stream" unbinds the answers, "joint" leaves them superposed over m.
+        causal: attend to earlier tokens only.
+        damping: see :func:`favor_s`.
+    """
+
+    stream_keys: Tensor
+    chunk_size = 64  # M x N scores per pair of tokens: half the size costs half of them
+
+    def __init__(
+        self,
+        stream_keys: Tensor,
+        feature_map: FeatureMap,
+        *,
+        normalise: Normalise = "stream",
+        causal: bool = False,
+        damping: bool = True,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("stream_keys", stream_keys)
+        self.feature_map = feature_map
+        self.normalise: Normalise = normalise
+        self.causal = causal
+        self.damping = damping
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend within each stream; mask: (g, m, n, t)."""
+        return favor_s(
+            q,
+            k,
+            v,
+            self.stream_keys,
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            normalise=self.normalise,
+            damping=self.damping,
+            chunk_size=self.chunk_size,
+        )
+
+
+class BundledFavorS(nn.Module):
+    """FAVOR+S on queries, keys and values that were bundled before they were projected."""
+
+    chunk_size = FavorS.chunk_size
+
+    def __init__(
+        self, feature_map: FeatureMap, *, causal: bool = False, damping: bool = True
+    ) -> None:
+        super().__init__()
+        self.feature_map = feature_map
+        self.causal = causal
+        self.damping = damping
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend; q: (g, n, h, t, d), k and v: (g, m, h, t, d), mask: (g, m, n, t)."""
+        return favor_s_bundled(
+            q,
+            k,
+            v,
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            damping=self.damping,
+            chunk_size=self.chunk_size,
+        )

@@ -1,0 +1,125 @@
+"""What each kind of layer costs, from the shapes that go in and out."""
+
+from functools import singledispatch
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
+from mimonets.layers import PositionBinding, ShiftedReLU, StreamBatchNorm2d, StreamUnbinding
+from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
+
+
+class Macs(NamedTuple):
+    """What one layer costs."""
+
+    products: int = 0  # multiply-accumulates of convolutions and matrix products
+    elements: int = 0  # what the paper counts beside them
+    binding: int = 0  # Hadamard products with stream keys, which the paper books by themselves
+
+
+@singledispatch
+def layer_macs(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    """Count one layer's own MACs from the shapes that go in and out; containers have none."""
+    return Macs()
+
+
+@layer_macs.register
+def _(layer: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(output.numel() * layer.weight[0].numel())
+
+
+@layer_macs.register
+def _(layer: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(output.numel() * layer.in_features)
+
+
+@layer_macs.register
+def _(layer: PositionBinding, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    active, maps = inputs[0].shape[1:3]  # the 1x1 convolution from a * d to d maps
+    return Macs(output.numel() * active * maps)
+
+
+@layer_macs.register
+def _(layer: StreamUnbinding, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(inputs[0].shape[0] * layer.weight.numel())
+
+
+@layer_macs.register
+def _(layer: SoftmaxAttention, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    q = inputs[0]  # b h t d; scores and their product with v, all L x L of them
+    return Macs(2 * q.numel() * q.shape[-2], q.shape[:-2].numel() * q.shape[-2] ** 2)
+
+
+@layer_macs.register
+def _(layer: LinearAttention, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    q = inputs[0]  # b h t d
+    return _linear_attention_macs(layer, q.shape[:-2].numel(), 1, 1, q.shape, joint=True)
+
+
+@layer_macs.register
+def _(layer: FavorS, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    q = inputs[0]  # g m n h t d
+    groups, m, n, heads = q.shape[:4]
+    joint = layer.normalise == "joint"
+    macs = _linear_attention_macs(layer, groups * heads, m, n, q.shape, joint=joint)
+    return macs._replace(binding=(3 if joint else 4) * q.numel())  # q, k, v and, if separate, out
+
+
+@layer_macs.register
+def _(layer: BundledFavorS, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    q, k = inputs[:2]  # g n h t d, g m h t d
+    groups, n, heads = q.shape[:3]
+    return _linear_attention_macs(layer, groups * heads, k.shape[1], n, q.shape, joint=True)
+
+
+@layer_macs.register
+def _(layer: SuperposedMLPBlock, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(binding=2 * inputs[0].numel())  # into the skip connection, and out again
+
+
+@layer_macs.register
+def _(layer: FullySuperposedBlock, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(binding=4 * inputs[0].numel())  # also for the queries, and for keys and values
+
+
+def _linear_attention_macs(
+    layer: LinearAttention | FavorS | BundledFavorS,
+    count: int,
+    m: int,
+    n: int,
+    shape: torch.Size,
+    *,
+    joint: bool,
+) -> Macs:
+    """Count feature maps, A, A times phi(q) and the normalisers, ``count`` times."""
+    tokens, dim = shape[-2:]
+    features = layer.feature_map.num_features
+    projection = getattr(layer.feature_map, "projection", None)
+    maps = (m + n) * tokens * features * (0 if projection is None else dim)
+    sums = m * tokens * features * (dim + 1)  # A and C
+    normalisers = 1 if joint else m
+    seen = tokens
+    within = 0
+    if layer.causal:
+        chunk = layer.chunk_size
+        sizes = [min(chunk, tokens - at) for at in range(0, tokens, chunk)]
+        within = sum(m * n * size * size * (features + dim) for size in sizes)
+        seen = tokens - sizes[0]  # the first chunk has nothing before it
+    reads = n * seen * features * (dim + normalisers)
+    return Macs(count * (maps + sums + reads + within), count * (m + n) * tokens * features)
+
+
+def _two_per_element(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(elements=2 * output.numel())
+
+
+def _one_per_element(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(elements=inputs[0].numel())
+
+
+for _norm in (nn.BatchNorm2d, StreamBatchNorm2d, nn.LayerNorm):
+    layer_macs.register(_norm, _two_per_element)
+for _activation in (nn.ReLU, nn.PReLU, ShiftedReLU, nn.GELU, nn.AdaptiveAvgPool2d):
+    layer_macs.register(_activation, _one_per_element)

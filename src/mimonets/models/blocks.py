@@ -1,0 +1,139 @@
+"""The blocks of sequence models: plain, and in superposition to a growing extent.
+
+MIMONets, section 4.2 and figure 3. All share their parameters' names and shapes.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from mimonets.attention.modules import Attention
+from mimonets.models.sequence_config import TransformerConfig
+
+# b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
+
+
+class Block(nn.Module):
+    r"""Attention and an MLP, each behind a layer norm and around a skip connection.
+
+    .. math:: y = x + W_o \, \mathrm{attention}(W_{qkv} \, \mathrm{norm}(x)), \qquad
+        z = y + \mathrm{MLP}(\mathrm{norm}(y))
+
+    This one runs everything per input: x is (..., t, e). For ``superpose="attention"`` the
+    attention passed in works on a grid of streams, and the rest does not notice.
+    """
+
+    def __init__(self, config: TransformerConfig, attention: Attention) -> None:
+        super().__init__()
+        self.heads = config.heads
+        inner = config.heads * config.head_dim
+        self.norm1 = nn.LayerNorm(config.dim)
+        self.to_q = nn.Linear(config.dim, inner)
+        self.to_kv = nn.Linear(config.dim, 2 * inner)
+        self.attention = attention
+        self.out = nn.Linear(inner, config.dim)
+        self.norm2 = nn.LayerNorm(config.dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(config.dim, config.hidden_dim),
+            nn.GELU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden_dim, config.dim),
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Map (..., t, e) to itself; mask: (..., t)."""
+        normed = self.norm1(x)
+        x = x + self.attend(normed, normed, mask)
+        return self.feed_forward(x)
+
+    def attend(self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None) -> Tensor:
+        """Project, attend and join the heads: (..., t, e) -> (..., t, e)."""
+        q = self.split_heads(self.to_q(for_q))
+        k, v = (self.split_heads(x) for x in self.to_kv(for_kv).chunk(2, dim=-1))
+        answers = self.attention(q, k, v, mask)  # ... h t d
+        return self.dropout(self.out(answers.transpose(-3, -2).flatten(-2)))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Apply the MLP around its skip connection."""
+        return x + self.dropout(self.mlp(self.norm2(x)))
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(..., t, h d) -> (..., h, t, d)."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+
+class SuperposedMLPBlock(Block):
+    r"""Attention, its output projection and the MLP in superposition ("attention+mlp").
+
+    The skip connection superposes the M inputs of each n with embedding keys, and the same keys
+    retrieve them after the MLP:
+
+    .. math:: y^{(n)} = \sum_m x^{(m,n)} \odot \tilde a^{(m,n)} + W_o \bar S^{(n)}, \qquad
+        z^{(m,n)} = \bigl(y^{(n)} + \mathrm{MLP}(\mathrm{norm}(y^{(n)}))\bigr)
+            \odot \tilde a^{(m,n)}
+
+    The attention passed in must normalise jointly over m.
+
+    Args:
+        embedding_keys: bipolar, (m, n, e); frozen, and saved with the model.
+    """
+
+    embedding_keys: Tensor
+
+    def __init__(
+        self, config: TransformerConfig, attention: Attention, embedding_keys: Tensor
+    ) -> None:
+        super().__init__(config, attention)
+        self.register_buffer("embedding_keys", embedding_keys)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
+        normed = self.norm1(x)
+        bundle = self.bundle(x, mask, dim=1)  # g n t e
+        return self.retrieve(bundle, self.attend(normed, normed, mask), x)
+
+    def retrieve(self, bundle: Tensor, attended: Tensor, x: Tensor) -> Tensor:
+        """Run the MLP once per n and unbind all m: (g, n, t, e) -> (g, m, n, t, e)."""
+        bundle = self.feed_forward(bundle + attended)
+        return bundle.unsqueeze(1) * self.keys_of(x)
+
+    def bundle(self, x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
+        """Bind real tokens to their embedding keys and add up along m (1) or n (2)."""
+        keys = self.keys_of(x)
+        if mask is not None:
+            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        total = x.select(dim, 0) * keys.select(dim - 1, 0)
+        for index in range(1, x.shape[dim]):  # one term at a time: no bound copy of all of x
+            total = torch.addcmul(total, x.select(dim, index), keys.select(dim - 1, index))
+        return total
+
+    def keys_of(self, x: Tensor) -> Tensor:
+        """Return the keys of the grid that x has, (m, n, 1, e); a sub-grid uses the first ones."""
+        m, n = x.shape[1:3]
+        return self.embedding_keys[:m, :n].unsqueeze(-2).to(x.dtype)
+
+
+class FullySuperposedBlock(SuperposedMLPBlock):
+    r"""Everything in superposition, the K/Q/V projections too ("attention+mlp+qkv").
+
+    Beyond the paper, which names this as the next saving. Inputs are bound to their embedding keys
+    and bundled *before* they are projected, queries over m, keys and values over n:
+
+    .. math:: q^{(n)} = W_q \sum_t \mathrm{norm}(x^{(t,n)}) \odot \tilde a^{(t,n)}, \qquad
+        (k, v)^{(m)} = W_{kv} \sum_w \mathrm{norm}(x^{(m,w)}) \odot \tilde a^{(m,w)}
+
+    Queries and keys of stream (m, n) meet in :math:`\langle k^{(m)}, q^{(n)} \rangle`, where all
+    other pairs carry independent random signs. What is lost: the projections act on *bound* inputs,
+    so stream (m, n) sees the metric :math:`\mathrm{diag}(\tilde a) W_k^T W_q \mathrm{diag}(\tilde
+    a)` instead of :math:`W_k^T W_q`. A logit that compares an entry with itself survives, one that
+    compares different entries gets a random sign per stream. The attention keys of the head
+    dimension are not needed: nothing is separated between projection and attention.
+
+    The attention passed in must take bundled q (g, n, ...) and k, v (g, m, ...).
+    """
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
+        normed = self.norm1(x)
+        over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
+        return self.retrieve(self.bundle(x, mask, dim=1), self.attend(over_m, over_n, mask), x)

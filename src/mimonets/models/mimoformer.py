@@ -1,0 +1,93 @@
+"""MIMOFormer: a grid of sequences in one pass through one Performer. MIMONets, section 4."""
+
+from torch import Generator, Tensor, nn
+
+from mimonets.attention.modules import BundledFavorS, FavorS
+from mimonets.models.blocks import Block, FullySuperposedBlock, SuperposedMLPBlock
+from mimonets.models.sequence import SequenceModel
+from mimonets.models.sequence_config import MIMOFormerConfig
+from mimonets.models.transformer import make_features
+from mimonets.vsa import bipolar_keys, check_active_streams, fold_streams, unfold_streams
+
+# b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
+
+
+class MIMOFormer(SequenceModel):
+    """Answer up to M x N sequences per pass, with one set of weights.
+
+    ``superpose`` says how much runs in superposition: the attention (``"attention"``), also its
+    output projection and the MLP (``"attention+mlp"``), or, beyond the paper, the K/Q/V
+    projections too (``"attention+mlp+qkv"``).
+
+    ``active_streams`` is the number of different sequences in a pass, as in MIMOConv: a sequence
+    that sits in several streams gets the average of their features. Sequences of a group may
+    differ in length, and groups that are not full fill their streams with copies.
+
+    >>> config = MIMOFormerConfig(vocab_size=9, max_length=12, num_classes=3, depth=1, grid=(2, 2))
+    >>> model = MIMOFormer(config).eval()
+    >>> tokens = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 0]])
+    >>> model(tokens).shape, model(tokens, active_streams=1).shape
+    (torch.Size([3, 3]), torch.Size([3, 3]))
+    """
+
+    kind = "mimoformer"
+    config_class = MIMOFormerConfig
+    config: MIMOFormerConfig
+
+    def __init__(self, config: MIMOFormerConfig, *, generator: Generator | None = None) -> None:
+        super().__init__(config)
+        self.blocks = nn.ModuleList(_make_block(config, generator) for _ in range(config.depth))
+
+    def encode(
+        self,
+        tokens: Tensor,
+        mask: Tensor | None,
+        active_streams: int | None,
+        grid: tuple[int, int] | None = None,
+    ) -> Tensor:
+        """Run the blocks on a grid of sequences.
+
+        ``grid`` chooses a smaller grid than the model's, with its first keys: the paper's
+        curriculum starts with half of each side.
+        """
+        m, n = self._check_grid(grid)
+        active = check_active_streams(active_streams, m * n)
+        x, mask = self.embedding(tokens, mask)
+        batch_size = x.shape[0]
+        x = fold_streams(x, m * n, active).unflatten(1, (m, n))  # g m n t e
+        if mask is not None:
+            mask = fold_streams(mask, m * n, active).unflatten(1, (m, n))  # g m n t
+        for block in self.blocks:
+            x = block(x, mask)
+        features = self.summarise(x, mask).flatten(1, 2)  # g (m n) e
+        return unfold_streams(features, batch_size, active)
+
+    def _check_grid(self, grid: tuple[int, int] | None) -> tuple[int, int]:
+        largest = self.config.grid
+        if grid is None:
+            return largest
+        if len(grid) != 2 or not all(1 <= s <= top for s, top in zip(grid, largest, strict=True)):
+            raise ValueError(
+                f"grid={tuple(grid)} does not fit a model with a grid of {largest}: "
+                f"each side must be at least 1 and at most the model's."
+            )
+        return grid[0], grid[1]
+
+
+def _make_block(config: MIMOFormerConfig, generator: Generator | None) -> Block:
+    features = make_features(config, generator)
+    options = {"causal": config.causal, "damping": config.damping}
+    if config.superpose == "attention+mlp+qkv":
+        bundled = BundledFavorS(features, **options)
+        return FullySuperposedBlock(config, bundled, _keys(config, config.dim, generator))
+    keys = _keys(config, config.heads * config.head_dim, generator)
+    keys = keys.unflatten(-1, (config.heads, config.head_dim))  # m n h d
+    if config.superpose == "attention":
+        return Block(config, FavorS(keys, features, normalise="stream", **options))
+    attention = FavorS(keys, features, normalise="joint", **options)
+    return SuperposedMLPBlock(config, attention, _keys(config, config.dim, generator))
+
+
+def _keys(config: MIMOFormerConfig, dim: int, generator: Generator | None) -> Tensor:
+    """Draw bipolar keys for the grid, (m, n, dim)."""
+    return bipolar_keys(config.num_streams, dim, generator=generator).unflatten(0, config.grid)

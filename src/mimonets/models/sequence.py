@@ -1,0 +1,163 @@
+"""What all sequence models share: embedding, pooling and the three kinds of answers."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mimonets.attention.sums import check_mask
+from mimonets.models.base import Model
+from mimonets.models.sequence_config import TransformerConfig
+
+# b batch   t tokens   e embedding
+
+
+class SequenceModel(Model):
+    """A model that takes token ids (b, t) and a mask (b, t) of real tokens.
+
+    Three heads: ``classify`` answers (b, classes); ``pair`` takes two documents per answer, tokens
+    (b, 2, t); ``next_token`` answers (b, t, vocabulary). Subclasses say in :meth:`encode` what
+    happens between embedding and read-out.
+    """
+
+    config: TransformerConfig
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.embedding = Embedding(config)
+        self.norm = nn.LayerNorm(config.dim)
+        width = 4 * config.dim if config.head == "pair" else config.dim
+        answers = config.vocab_size if config.head == "next_token" else config.num_classes
+        self.readout: nn.Module = nn.Linear(width, answers)
+        if config.head != "next_token":
+            self.readout = nn.Sequential(
+                nn.Linear(width, config.hidden_dim),
+                nn.ReLU(),
+                nn.Linear(config.hidden_dim, answers),
+            )
+
+    def forward(
+        self,
+        tokens: Tensor,
+        mask: Tensor | None = None,
+        active_streams: int | None = None,
+        **options: tuple[int, int] | None,
+    ) -> Tensor:
+        """Answer each sequence, or each pair of them, in order.
+
+        Args:
+            tokens: ids, (b, t), or (b, 2, t) for pairs.
+            mask: like tokens, True = real token; all are by default. What stands in padded places
+                changes nothing.
+            active_streams: how many different sequences share a pass; by default all streams.
+            **options: what :meth:`encode` of the subclass takes beside these.
+        """
+        self.check_tokens(tokens, mask)
+        pairs = self.config.head == "pair"
+        if pairs:
+            tokens = tokens.flatten(0, 1)
+            mask = None if mask is None else mask.flatten(0, 1)
+        features = self.encode(tokens, mask, active_streams, **options)  # b e, or b t e
+        if pairs:
+            x, y = features.unflatten(0, (-1, 2)).unbind(1)
+            features = torch.cat([x, y, x * y, x - y], dim=-1)
+        return self.readout(features)
+
+    def encode(self, tokens: Tensor, mask: Tensor | None, active_streams: int | None) -> Tensor:
+        """Turn sequences into features: (b, e), or (b, t, e) for next_token."""
+        raise NotImplementedError
+
+    def summarise(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Norm and pool: (..., t, e) -> (..., e); next_token keeps all tokens."""
+        x = self.norm(x)
+        if self.config.head == "next_token":
+            return x
+        if self.config.pooling == "cls":
+            return x[..., 0, :]
+        if mask is None:
+            return x.mean(dim=-2)
+        real = mask.unsqueeze(-1).to(x.dtype)
+        return (x * real).sum(dim=-2) / real.sum(dim=-2).clamp_min(1)
+
+    def example_inputs(self, batch_size: int) -> Tensor:
+        """Make random token ids of the full length."""
+        pair = (2,) if self.config.head == "pair" else ()
+        shape = (batch_size, *pair, self.config.max_length)
+        return torch.randint(self.config.vocab_size, shape)
+
+    def check_tokens(self, tokens: Tensor, mask: Tensor | None) -> None:
+        """Refuse what is no batch of sequences for this model, and say what would be."""
+        name, config = type(self).__name__, self.config
+        wanted = "(batch, 2, tokens)" if config.head == "pair" else "(batch, tokens)"
+        if tokens.ndim != wanted.count(",") + 1 or (tokens.ndim == 3 and tokens.shape[1] != 2):
+            raise ValueError(f"{name} takes token ids {wanted}, but got {tuple(tokens.shape)}.")
+        if tokens.is_floating_point() or tokens.dtype == torch.bool:
+            raise ValueError(f"Token ids are whole numbers, but got {tokens.dtype}: use .long().")
+        if tokens.shape[0] == 0 or tokens.shape[-1] == 0:
+            raise ValueError(
+                f"Token ids of shape {tuple(tokens.shape)} hold nothing to answer: "
+                f"pass at least one sequence of at least one token."
+            )
+        if tokens.shape[-1] > config.max_length:
+            raise ValueError(
+                f"Sequences of {tokens.shape[-1]} tokens are longer than max_length="
+                f"{config.max_length}: cut them, or build the model with a larger max_length."
+            )
+        check_mask(mask, tuple(tokens.shape), wanted)
+        # A compiler cannot look at values; the embedding will complain in its own words there.
+        if not (tokens.is_meta or torch.compiler.is_compiling()):
+            low, high = tokens.aminmax()
+            if low < 0 or high >= config.vocab_size:
+                raise ValueError(
+                    f"Token ids lie between {int(low)} and {int(high)}, but vocab_size="
+                    f"{config.vocab_size} allows 0 to {config.vocab_size - 1}."
+                )
+
+
+class Embedding(nn.Module):
+    r"""Token embedding plus position, and a CLS token in front if the pooling wants one.
+
+    Learned positions are parameters; fixed ones are
+
+    .. math:: p_{t, 2i} = \sin(t / 10000^{2i/E}), \quad p_{t, 2i+1} = \cos(t / 10000^{2i/E})
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab_size, config.dim)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        self.positions: nn.Parameter | None = None
+        if config.positions == "learned":
+            self.positions = nn.Parameter(0.02 * torch.randn(config.max_length, config.dim))
+        self.cls: nn.Parameter | None = None
+        if config.pooling == "cls" and config.head != "next_token":
+            self.cls = nn.Parameter(0.02 * torch.randn(config.dim))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Embed (b, t) -> (b, t, e), with the mask that fits; one token more with CLS."""
+        x = self.tokens(tokens)
+        if self.positions is None:
+            position = sinusoids(x.shape[-2], x.shape[-1], x.device).to(x.dtype)
+        else:
+            position = self.positions[: x.shape[-2]]
+        x = self.dropout(x + position)
+        if self.cls is None:
+            return x, mask
+        x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], dim=1)
+        if mask is not None:
+            mask = torch.cat([mask.new_ones(mask.shape[0], 1), mask], dim=1)
+        return x, mask
+
+
+def sinusoids(length: int, dim: int, device: torch.device) -> Tensor:
+    """Compute fixed positions, (t, e). Vaswani et al., "Attention is all you need", 2017.
+
+    >>> sinusoids(2, 4, torch.device("cpu"))[0]
+    tensor([0., 1., 0., 1.])
+    """
+    half = torch.arange(0, dim, 2, device=device)
+    angle = torch.arange(length, device=device)[:, None] * torch.exp(
+        half * (-math.log(10_000.0) / dim)
+    )
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :dim]
