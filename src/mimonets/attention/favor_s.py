@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from mimonets.attention.features import FeatureMap
@@ -118,9 +117,8 @@ def favor_s_step(
     with without_autocast(v):
         parts, weights = _superpose(q, k, v, stream_keys, mask, damping)
         mixture, normaliser, after = advance(
-            *parts, feature_map, state, mask=weights, joint=normalise == "joint", causal=True
+            *parts, feature_map, state, mask=weights, joint=normalise == "joint"
         )
-        assert after is not None
         answers = _separate(mixture, normaliser, stream_keys, mask, normalise)
         return answers.to(v.dtype), after
 
@@ -147,7 +145,7 @@ def _bind_and_bundle(x: Tensor, keys: Tensor, dim: int) -> Tensor:
     first, key = next(terms)
     total = first * key
     for term, key in terms:
-        total = torch.addcmul(total, term, key)
+        total = total.addcmul_(term, key)  # nothing saves the sum for its gradient
     return total
 
 
@@ -168,7 +166,7 @@ def _separate(
     if mask is not None:
         inverse = inverse * mask.unsqueeze(3)
     unbound = mixture.unsqueeze(1) * stream_keys.to(mixture.dtype).unsqueeze(-2)
-    return unbound * inverse.unsqueeze(-1)
+    return unbound.mul_(inverse.unsqueeze(-1))
 
 
 def _check(

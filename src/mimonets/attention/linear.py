@@ -83,10 +83,7 @@ def linear_attention_step(
     _check(q, k, v, mask)
     with without_autocast(v):
         parts, weights = _prepare(q, k, v, mask)
-        mixture, normaliser, after = advance(
-            *parts, feature_map, state, mask=weights, joint=True, causal=True
-        )
-        assert after is not None
+        mixture, normaliser, after = advance(*parts, feature_map, state, mask=weights, joint=True)
         return _finish(mixture, normaliser, mask).to(v.dtype), after
 
 
