@@ -217,10 +217,9 @@ class Everything(nn.Module):
         one, one_mask = [x[:, 0, 0] for x in (q, k, v)], mask[:, 0, 0]
         return [
             *(linear_attention(*one, phi, mask=one_mask) for phi in self.maps),
-            *(linear_attention(*one, phi, causal=True, chunk_size=3) for phi in self.maps),
-            *(favor_s(q, k, v, keys, phi, mask=mask) for phi in self.maps),
-            *(favor_s(q, k, v, keys, phi, normalise="joint") for phi in self.maps),
-            favor_s(q, k, v, keys, self.maps[0], causal=True, chunk_size=3),
+            favor_s(q, k, v, keys, self.maps[0], mask=mask),
+            favor_s(q, k, v, keys, self.maps[2], normalise="joint"),
+            favor_s(q, k, v, keys, self.maps[1], causal=True, chunk_size=3),
             softmax_attention(*one, mask=one_mask),
             softmax_attention(*one, causal=True),
         ]

@@ -74,13 +74,12 @@ class _RandomFeatures(FeatureMap):
         drawn = orthogonal_projection(self.num_features, self.dim, generator=generator)
         self.projection.copy_(drawn)
 
-    def project(self, x: Tensor, scale: float = 1.0, offset: float = 0.0) -> Tensor:
-        r"""Read along the random directions: :math:`w_i^T x / D^{1/4}`, scaled and offset."""
+    def project(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        r"""Read along the random directions: :math:`w_i^T x / D^{1/4}`, times ``scale``."""
         _check_dim(x, self.dim)
         weight = self.projection.to(x.dtype) * (scale * self.dim**-0.25)
-        bias = None if offset == 0.0 else weight.new_full((self.num_features,), offset)
         rows = x.reshape(math.prod(x.shape[:-1]), self.dim)  # one product, however many axes
-        return F.linear(rows, weight, bias).view(*x.shape[:-1], self.num_features)
+        return F.linear(rows, weight).view(*x.shape[:-1], self.num_features)
 
     def extra_repr(self) -> str:
         """Show the sizes when the module is printed."""
@@ -114,10 +113,8 @@ class ReLUFeatures(_RandomFeatures):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., d) to (..., r)."""
-        # max(y + epsilon, epsilon), with both scales in the weights: two passes in place of four.
-        scale = self.num_features**-0.5
-        floor = self.epsilon * scale
-        return self.project(x, scale, floor).clamp_min_(floor)
+        scale = self.num_features**-0.5  # in the weights, where it costs nothing
+        return self.project(x, scale).clamp_min_(0.0).add_(self.epsilon * scale)
 
 
 class SoftmaxFeatures(_RandomFeatures):

@@ -5,6 +5,7 @@ matrix A and the vector C of the normaliser. Here they are built, carried from c
 read with queries. Plain linear attention is the case m = n = 1.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from mimonets.attention.features import FeatureMap
 
 # ... groups and heads   m, n the two stream axes   t query, s key tokens   d head size   r features
 
-BLOCK = 2**21  # numbers, 8 MB: features that are used up while they are still in the cache
+BLOCK = 2**20  # numbers, 4 MB: features that are used up while they are still in the cache
 
 
 class AttentionState(NamedTuple):
@@ -23,21 +24,19 @@ class AttentionState(NamedTuple):
 
     context: Tensor  # A, (..., r, d), summed over m
     weight: Tensor  # C, (..., m or 1, n or 1, r): m = 1 if joint, n = 1 if nothing is masked
-    peak: (
-        Tensor | None
-    )  # (..., 1, 1, r or 1), the logarithm of the scale of both, where there is one
+    peak: Tensor | None  # (..., 1, 1, r or 1), logarithm of the scale of both, if there is one
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    tokens: int,
+    q: Callable[[slice], Tensor],
+    kv: Callable[[slice], tuple[Tensor, Tensor]],
     feature_map: FeatureMap,
     *,
     mask: Tensor | None,
     joint: bool,
-    causal: bool,
-    chunk_size: int,
+    chunk_size: int | None = None,
+    block_size: int,
 ) -> tuple[Tensor, Tensor]:
     r"""Mix the values of all m, and give the normaliser of each (m, n) beside it.
 
@@ -51,39 +50,37 @@ def attend(
     for what lies before it. Memory grows with the number of tokens, not with tokens x r x d.
 
     Args:
-        q: (..., n, t, d).
-        k: (..., m, s, d).
-        v: (..., m, s, d), zero where all of its streams are padded.
-        mask: (..., m, n, s), the weights w: True = real token; None if all are.
+        tokens: How many there are.
+        q: Gives the queries of some of the tokens, (..., n, t, d).
+        kv: Gives their keys and values, (..., m, s, d), the latter zero where they are padded. Both
+            are asked for a part at a time, so that nothing is prepared before it is needed.
         feature_map: phi.
+        mask: (..., m, n, s), the weights w: True = real token; None if all are.
         joint: Sum the normaliser over m, which is cheaper than doing so afterwards.
-        causal: Sum over j <= i only.
-        chunk_size: Tokens of a causal chunk.
+        chunk_size: Tokens of a causal chunk; None to sum over all j.
+        block_size: Tokens to work on at once where it makes no difference but in time.
 
     Returns:
         S, (..., n, t, d), and B, (..., m, n, t); of size 1 along m if joint. Both carry the same
         factor per query, which only their ratio is free of.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
+    if tokens == 0:
+        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
     state, parts = None, []
-    if causal:
-        for here in _chunks(q, chunk_size):
-            part = (q[..., here, :], k[..., here, :], v[..., here, :])
-            weights = None if mask is None else mask[..., here]
+    if chunk_size is not None:
+        for here in _pieces(tokens, chunk_size):
             mixture, normaliser, state = advance(
-                *part, feature_map, state, mask=weights, joint=joint
+                q(here), *kv(here), feature_map, state, mask=_part(mask, here), joint=joint
             )
             parts.append((mixture, normaliser))
     else:
-        for here in _blocks(k, feature_map):
-            weights = None if mask is None else mask[..., here]
-            state = _absorb(k[..., here, :], v[..., here, :], feature_map, state, weights, joint)
+        for here in _blocks(tokens, block_size):
+            k, v = kv(here)
+            state = _absorb(k, v, feature_map, state, _part(mask, here), joint)
         assert state is not None
-        columns = _columns(state)
-        for here in _blocks(q, feature_map):
-            phi_q = feature_map.queries(q[..., here, :], state.peak)
-            parts.append(_read(phi_q, columns, v.shape[-1]))
+        columns, size = _columns(state), state.context.shape[-1]
+        for here in _blocks(tokens, block_size):
+            parts.append(_read(feature_map.queries(q(here), state.peak), columns, size))
     mixtures, normalisers = zip(*parts, strict=True)
     return torch.cat(mixtures, dim=-2), torch.cat(normalisers, dim=-1)
 
@@ -100,7 +97,7 @@ def advance(
 ) -> tuple[Tensor, Tensor, AttentionState]:
     """Attend to the tokens of ``state`` and, causally, to these; give the state that knows both.
 
-    Shapes are those of :func:`attend`.
+    Shapes are those that :func:`attend` names.
     """
     phi_k, peak = _key_features(k, feature_map, state, mask)
     phi_q = feature_map.queries(q, peak)
@@ -126,6 +123,11 @@ def reciprocal(normaliser: Tensor) -> Tensor:
     together = normaliser.detach().sum(dim=-3, keepdim=True)
     empty = normaliser <= (limits.eps**2 * together).clamp_min(limits.tiny)
     return normaliser.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
+
+
+def cache_block(rows: int, feature_map: FeatureMap) -> int:
+    """How many tokens' features, at so many rows a token, are used up while still in the cache."""
+    return max(64, BLOCK // (rows * feature_map.num_features))
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:
@@ -154,17 +156,20 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
         raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
 
 
-def _chunks(x: Tensor, size: int) -> list[slice]:
-    """Cut the tokens of x, (..., t, d), into pieces of ``size``; the last may be shorter."""
-    return [slice(start, start + size) for start in range(0, x.shape[-2], size)]
+def _pieces(tokens: int, size: int) -> list[slice]:
+    """Cut the tokens into pieces of ``size``; the last may be shorter."""
+    if size < 1:
+        raise ValueError(f"chunk_size={size} holds no token: take at least 1, such as 64.")
+    return [slice(start, start + size) for start in range(0, tokens, size)]
 
 
-def _blocks(x: Tensor, feature_map: FeatureMap) -> list[slice]:
-    """Cut the tokens of x so that their features fit the cache; a compiler does so by itself."""
-    if torch.compiler.is_compiling():
-        return [slice(None)]
-    per_token = x.shape[:-2].numel() * feature_map.num_features
-    return _chunks(x, max(64, BLOCK // per_token))
+def _blocks(tokens: int, size: int) -> list[slice]:
+    """Cut the tokens into blocks, but leave that to a compiler if there is one."""
+    return [slice(None)] if torch.compiler.is_compiling() else _pieces(tokens, size)
+
+
+def _part(mask: Tensor | None, here: slice) -> Tensor | None:
+    return None if mask is None else mask[..., here]
 
 
 def _absorb(
