@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from mimonets.attention.features import FeatureMap
@@ -11,6 +10,7 @@ from mimonets.attention.sums import (
     accumulation_dtype,
     advance,
     attend,
+    cache_block,
     check_mask,
     reciprocal,
     without_autocast,
@@ -81,14 +81,16 @@ def favor_s(
     """
     stream_keys = _check(q, k, v, stream_keys, mask, normalise)
     with without_autocast(v):
-        parts, weights = _superpose(q, k, v, stream_keys, mask, damping)
+        superposed = _Superposed(q, k, v, stream_keys, mask, damping)
         mixture, normaliser = attend(
-            *parts,
+            q.shape[4],
+            superposed.queries,
+            superposed.keys_and_values,
             feature_map,
-            mask=weights,
+            mask=None if mask is None else mask.unsqueeze(1),  # g 1 m n t
             joint=normalise == "joint",
-            causal=causal,
-            chunk_size=chunk_size,
+            chunk_size=chunk_size if causal else None,
+            block_size=cache_block(q.shape[0] * q.shape[3] * max(q.shape[1:3]), feature_map),
         )
         return _separate(mixture, normaliser, stream_keys, mask, normalise).to(v.dtype)
 
@@ -116,39 +118,58 @@ def favor_s_step(
     """
     stream_keys = _check(q, k, v, stream_keys, mask, normalise)
     with without_autocast(v):
-        parts, weights = _superpose(q, k, v, stream_keys, mask, damping)
+        superposed = _Superposed(q, k, v, stream_keys, mask, damping)
         mixture, normaliser, after = advance(
-            *parts, feature_map, state, mask=weights, joint=normalise == "joint", causal=True
+            superposed.queries(slice(None)),
+            *superposed.keys_and_values(slice(None)),
+            feature_map,
+            state,
+            mask=None if mask is None else mask.unsqueeze(1),
+            joint=normalise == "joint",
         )
-        assert after is not None
         answers = _separate(mixture, normaliser, stream_keys, mask, normalise)
         return answers.to(v.dtype), after
 
 
-def _superpose(
-    q: Tensor, k: Tensor, v: Tensor, stream_keys: Tensor, mask: Tensor | None, damping: bool
-) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Bind and bundle: queries over m, keys and values over n. Gives (g, h, n or m, t, d) each."""
-    keys = stream_keys.to(accumulation_dtype(v)).unsqueeze(-2)  # m n h 1 d
-    if mask is not None:
-        real = mask[:, :, :, None, :, None]
-        q, k, v = (x.masked_fill(~real, 0.0) for x in (q, k, v))
-    damped = keys * (keys.shape[0] * keys.shape[1]) ** -0.5 if damping else keys
-    q = _bind_and_bundle(q, damped, dim=0)
-    k = _bind_and_bundle(k, damped, dim=1)
-    v = _bind_and_bundle(v, keys, dim=1)
-    parts = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-    return parts, None if mask is None else mask.unsqueeze(1)  # g 1 m n t
+class _Superposed:
+    """Bind and bundle, for the tokens that are asked for: queries over m, the others over n."""
 
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        stream_keys: Tensor,
+        mask: Tensor | None,
+        damping: bool,
+    ) -> None:
+        self.q, self.k, self.v = q, k, v
+        self.stream_keys = stream_keys.to(accumulation_dtype(v)).unsqueeze(-2)  # m n h 1 d
+        self.damped_keys = self.stream_keys
+        if damping:
+            self.damped_keys = self.stream_keys * (q.shape[1] * q.shape[2]) ** -0.5
+        self.padded = None if mask is None else ~mask[:, :, :, None, :, None]  # g m n 1 t 1
 
-def _bind_and_bundle(x: Tensor, keys: Tensor, dim: int) -> Tensor:
-    """Add up x * keys along a stream axis, without a copy of the size of x."""
-    terms = zip(x.unbind(dim + 1), keys.unbind(dim), strict=True)
-    first, key = next(terms)
-    total = first * key
-    for term, key in terms:
-        total = torch.addcmul(total, term, key)
-    return total
+    def queries(self, here: slice) -> Tensor:
+        """Give (g, h, n, t, d)."""
+        return self._bundle(self.q, self.damped_keys, here, axis=0)
+
+    def keys_and_values(self, here: slice) -> tuple[Tensor, Tensor]:
+        """Give (g, h, m, t, d) twice."""
+        k = self._bundle(self.k, self.damped_keys, here, axis=1)
+        return k, self._bundle(self.v, self.stream_keys, here, axis=1)
+
+    def _bundle(self, x: Tensor, keys: Tensor, here: slice, axis: int) -> Tensor:
+        x = x[..., here, :]
+        if self.padded is not None:
+            x = x.masked_fill(self.padded[..., here, :], 0.0)
+        # One stream at a time: the product of all of them would be as large as x again. The sum
+        # may be updated in place, since no gradient needs its earlier values.
+        first, *others = zip(x.unbind(axis + 1), keys.unbind(axis), strict=True)
+        total = first[0] * first[1]
+        for stream, key in others:
+            total.addcmul_(stream, key)
+        return total.transpose(1, 2)
 
 
 def _separate(
@@ -168,7 +189,7 @@ def _separate(
     if mask is not None:
         inverse = inverse * mask.unsqueeze(3)
     unbound = mixture.unsqueeze(1) * stream_keys.to(mixture.dtype).unsqueeze(-2)
-    return unbound * inverse.unsqueeze(-1)
+    return unbound.mul_(inverse.unsqueeze(-1))
 
 
 def _check(

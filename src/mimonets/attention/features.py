@@ -28,23 +28,33 @@ class FeatureMap(nn.Module):
         """Map (..., d) to (..., r), exactly as the map's equation says."""
         raise NotImplementedError
 
-    def stabilised(
-        self, q: Tensor, k: Tensor, visible: Tensor | None = None, peak: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Map queries and keys together, up to a factor per query that normalising takes out.
+    def keys(
+        self, k: Tensor, visible: Tensor | None = None, peak: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Map keys, on a scale that keeps them in the range of floating point.
 
-        Maps that can neither under- nor overflow have nothing to do here.
+        Maps that need no scale have nothing to do here or in :meth:`queries`.
 
         Args:
-            q: (..., n, t, d).
             k: (..., m, s, d).
             visible: (..., m, s), False where a key belongs to no stream's real token.
             peak: (..., 1, 1, r or 1), as this method gave it for the keys before these.
 
         Returns:
-            The features of q and k, and the peak that they were scaled by, if any.
+            The features, (..., m, s, r), divided by exp(peak), and that peak, of these keys and
+            those before them; None for a map that needs no scale.
         """
-        return self(q), self(k), peak
+        return self(k), peak
+
+    def queries(self, q: Tensor, peak: Tensor | None = None) -> Tensor:
+        """Map queries of keys with this peak, up to a factor per query that normalising removes.
+
+        Args:
+            q: (..., n, t, d).
+            peak: As :meth:`keys` gave it for the keys that the queries meet.
+        """
+        features: Tensor = self(q)
+        return features
 
 
 class _RandomFeatures(FeatureMap):
@@ -64,10 +74,12 @@ class _RandomFeatures(FeatureMap):
         drawn = orthogonal_projection(self.num_features, self.dim, generator=generator)
         self.projection.copy_(drawn)
 
-    def project(self, x: Tensor) -> Tensor:
-        r"""Read along the random directions: :math:`w_i^T x / D^{1/4}`."""
+    def project(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        r"""Read along the random directions: :math:`w_i^T x / D^{1/4}`, times ``scale``."""
         _check_dim(x, self.dim)
-        return F.linear(x, self.projection.to(x.dtype) * self.dim**-0.25)
+        weight = self.projection.to(x.dtype) * (scale * self.dim**-0.25)
+        rows = x.reshape(math.prod(x.shape[:-1]), self.dim)  # one product, however many axes
+        return F.linear(rows, weight).view(*x.shape[:-1], self.num_features)
 
     def extra_repr(self) -> str:
         """Show the sizes when the module is printed."""
@@ -101,7 +113,8 @@ class ReLUFeatures(_RandomFeatures):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., d) to (..., r)."""
-        return (F.relu(self.project(x)) + self.epsilon) / math.sqrt(self.num_features)
+        scale = self.num_features**-0.5  # in the weights, where it costs nothing
+        return self.project(x, scale).clamp_min_(0.0).add_(self.epsilon * scale)
 
 
 class SoftmaxFeatures(_RandomFeatures):
@@ -112,7 +125,7 @@ class SoftmaxFeatures(_RandomFeatures):
         \qquad E[\phi(q)^T \phi(k)] = \exp(\langle q, k \rangle / \sqrt D)
 
     Calling the module gives exactly this, with the range that floating point has. Attention goes
-    through :meth:`stabilised` instead, which never under- or overflows.
+    through :meth:`keys` and :meth:`queries` instead, which never under- or overflow.
 
     >>> features = SoftmaxFeatures(4, 20_000, generator=torch.Generator().manual_seed(0))
     >>> q, k = torch.tensor([1.0, 0.0, -0.5, 0.3]), torch.tensor([0.4, 1.0, 0.2, -0.2])
@@ -129,28 +142,33 @@ class SoftmaxFeatures(_RandomFeatures):
         """Give what the exponential is taken of, (..., r)."""
         return self.project(x) - x.square().sum(-1, keepdim=True) / (2 * math.sqrt(self.dim))
 
-    def stabilised(
-        self, q: Tensor, k: Tensor, visible: Tensor | None = None, peak: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        r"""Shift the exponents so that the largest weight of every query is 1.
+    def keys(
+        self, k: Tensor, visible: Tensor | None = None, peak: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        r"""Shift the exponents of each feature by their largest, over all m and tokens so far.
 
-        .. math::
-            \phi_i(k_j) \, e^{-c_i}, \quad c_i = \max_j \log \phi_i(k_j) \qquad\text{and}\qquad
-            \phi_i(q) \, e^{c_i - b}, \quad b = \max_i \, (\log \phi_i(q) + c_i)
-
-        The peak c of each feature runs over all keys that are summed together: those of this call,
-        of all m, and those before it. It leaves the products as they are, and b is one number per
-        query, so both cancel in the normalised answer. The normaliser over all of these keys is at
-        least 1: it holds the term in which both maxima are attained.
+        .. math:: \phi_i(k_j) \, e^{-c_i}, \qquad c_i = \max_j \log \phi_i(k_j)
         """
-        exponent_q, exponent_k = self.project(q), self.exponent(k)  # |q|^2 is a part of b
+        exponent = self.exponent(k)
         if visible is not None:
-            exponent_k = exponent_k.masked_fill(~visible.unsqueeze(-1), -torch.inf)
-        with torch.no_grad():  # the shifts cancel, so no gradient flows through them
-            highest = exponent_k.amax(dim=(-3, -2), keepdim=True).clamp_min(LOWEST)
+            exponent = exponent.masked_fill(~visible.unsqueeze(-1), -torch.inf)
+        with torch.no_grad():  # the shift cancels, so no gradient flows through it
+            highest = exponent.amax(dim=(-3, -2), keepdim=True).clamp_min(LOWEST)
             peak = highest if peak is None else torch.maximum(peak, highest)
-            shift = (exponent_q + peak).amax(dim=-1, keepdim=True)
-        return torch.exp(exponent_q + (peak - shift)), torch.exp(exponent_k - peak), peak
+        return torch.exp(exponent - peak), peak
+
+    def queries(self, q: Tensor, peak: Tensor | None = None) -> Tensor:
+        r"""Undo the shift of the keys, and shift each query so that its largest weight is 1.
+
+        .. math:: \phi_i(q) \, e^{c_i - b}, \qquad b = \max_i \, (\log \phi_i(q) + c_i)
+
+        b is one number per query, so it cancels in the normalised answer. The normaliser over all
+        keys is then at least 1: it holds the term in which both maxima are attained.
+        """
+        exponent = self.project(q)  # |q|^2 would be a part of b
+        if peak is not None:
+            exponent = exponent + peak
+        return torch.exp(exponent - exponent.detach().amax(dim=-1, keepdim=True))
 
 
 class DPFP(FeatureMap):
@@ -187,20 +205,23 @@ class DPFP(FeatureMap):
         u = F.relu(torch.cat([x, -x], dim=-1))
         return torch.cat([u * u.roll(shift, dims=-1) for shift in range(1, self.nu + 1)], dim=-1)
 
-    def stabilised(
-        self, q: Tensor, k: Tensor, visible: Tensor | None = None, peak: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Divide every query by its largest entry, and all keys by theirs; both cancel.
+    def keys(
+        self, k: Tensor, visible: Tensor | None = None, peak: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Divide all keys by their largest entry, which cancels.
 
         Products of four small or large numbers would leave the range of float32 otherwise.
         """
         with torch.no_grad():
-            tiny = torch.finfo(q.dtype).tiny
-            largest_q = q.abs().amax(dim=-1, keepdim=True).clamp_min(tiny)
-            largest_k = k.abs().amax(dim=(-3, -2, -1), keepdim=True).clamp_min(tiny)
-            highest = 2 * largest_k.log()  # ... 1 1 1, for all features alike
+            largest = k.abs().amax(dim=(-3, -2, -1), keepdim=True)
+            highest = 2 * largest.clamp_min(torch.finfo(k.dtype).tiny).log()  # ... 1 1 1
             peak = highest if peak is None else torch.maximum(peak, highest)
-        return self(q / largest_q), self(k * torch.exp(-peak / 2)), peak
+        return self(k * torch.exp(-peak / 2)), peak
+
+    def queries(self, q: Tensor, peak: Tensor | None = None) -> Tensor:
+        """Divide every query by its largest entry, which cancels."""
+        largest = q.detach().abs().amax(dim=-1, keepdim=True)
+        return self.forward(q / largest.clamp_min(torch.finfo(q.dtype).tiny))
 
     def extra_repr(self) -> str:
         """Show the sizes when the module is printed."""

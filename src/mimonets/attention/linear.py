@@ -11,6 +11,7 @@ from mimonets.attention.sums import (
     accumulation_dtype,
     advance,
     attend,
+    cache_block,
     check_mask,
     reciprocal,
     without_autocast,
@@ -55,11 +56,17 @@ def linear_attention(
     """
     _check(q, k, v, mask)
     with without_autocast(v):
-        parts, weights = _prepare(q, k, v, mask)
         mixture, normaliser = attend(
-            *parts, feature_map, mask=weights, joint=True, causal=causal, chunk_size=chunk_size
+            q.shape[2],
+            lambda here: _part(q, mask, here),
+            lambda here: (_part(k, mask, here), _part(v, mask, here)),
+            feature_map,
+            mask=None if mask is None else mask[:, None, None, None, :],  # b 1 m n t
+            joint=True,
+            chunk_size=chunk_size if causal else None,
+            block_size=cache_block(q.shape[0] * q.shape[1], feature_map),
         )
-        return _finish(mixture, normaliser, mask).to(v.dtype)
+        return _normalise(mixture, normaliser, mask).to(v.dtype)
 
 
 def linear_attention_step(
@@ -82,28 +89,25 @@ def linear_attention_step(
     """
     _check(q, k, v, mask)
     with without_autocast(v):
-        parts, weights = _prepare(q, k, v, mask)
         mixture, normaliser, after = advance(
-            *parts, feature_map, state, mask=weights, joint=True, causal=True
+            _part(q, mask, slice(None)),
+            _part(k, mask, slice(None)),
+            _part(v, mask, slice(None)),
+            feature_map,
+            state,
+            mask=None if mask is None else mask[:, None, None, None, :],
+            joint=True,
         )
-        assert after is not None
-        return _finish(mixture, normaliser, mask).to(v.dtype), after
+        return _normalise(mixture, normaliser, mask).to(v.dtype), after
 
 
-def _prepare(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """See one stream as a grid of 1 x 1, with nothing in its padding."""
-    dtype = accumulation_dtype(v)
-    q, k, v = (x.to(dtype).unsqueeze(-3) for x in (q, k, v))  # b h 1 t d
-    if mask is None:
-        return (q, k, v), None
-    padded = ~mask[:, None, None, :, None]
-    q, k, v = (x.masked_fill(padded, 0.0) for x in (q, k, v))
-    return (q, k, v), mask[:, None, None, None, :]  # b 1 m n t
+def _part(x: Tensor, mask: Tensor | None, here: slice) -> Tensor:
+    """Take some tokens of one stream as those of a 1 x 1 grid, with nothing in their padding."""
+    part = x[:, :, None, here].to(accumulation_dtype(x))  # b h 1 t d
+    return part if mask is None else part.masked_fill(~mask[:, None, None, here, None], 0.0)
 
 
-def _finish(mixture: Tensor, normaliser: Tensor, mask: Tensor | None) -> Tensor:
+def _normalise(mixture: Tensor, normaliser: Tensor, mask: Tensor | None) -> Tensor:
     inverse = reciprocal(normaliser).squeeze(-3)  # b h 1 t
     if mask is not None:
         inverse = inverse * mask[:, None, None, :]

@@ -5,6 +5,7 @@ matrix A and the vector C of the normaliser. Here they are built, carried from c
 read with queries. Plain linear attention is the case m = n = 1.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -15,27 +16,27 @@ from mimonets.attention.features import FeatureMap
 
 # ... groups and heads   m, n the two stream axes   t query, s key tokens   d head size   r features
 
+BLOCK = 2**20  # numbers, 4 MB: features that are used up while they are still in the cache
+
 
 class AttentionState(NamedTuple):
     """What linear attention remembers of the tokens so far; its size does not grow with them."""
 
     context: Tensor  # A, (..., r, d), summed over m
     weight: Tensor  # C, (..., m or 1, n or 1, r): m = 1 if joint, n = 1 if nothing is masked
-    peak: (
-        Tensor | None
-    )  # (..., 1, 1, r or 1), the logarithm of the scale of both, where there is one
+    peak: Tensor | None  # (..., 1, 1, r or 1), logarithm of the scale of both, if there is one
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    tokens: int,
+    q: Callable[[slice], Tensor],
+    kv: Callable[[slice], tuple[Tensor, Tensor]],
     feature_map: FeatureMap,
     *,
     mask: Tensor | None,
     joint: bool,
-    causal: bool,
-    chunk_size: int,
+    chunk_size: int | None = None,
+    block_size: int,
 ) -> tuple[Tensor, Tensor]:
     r"""Mix the values of all m, and give the normaliser of each (m, n) beside it.
 
@@ -49,41 +50,37 @@ def attend(
     for what lies before it. Memory grows with the number of tokens, not with tokens x r x d.
 
     Args:
-        q: (..., n, t, d).
-        k: (..., m, s, d).
-        v: (..., m, s, d), zero where all of its streams are padded.
-        mask: (..., m, n, s), the weights w: True = real token; None if all are.
+        tokens: How many there are.
+        q: Gives the queries of some of the tokens, (..., n, t, d).
+        kv: Gives their keys and values, (..., m, s, d), the latter zero where they are padded. Both
+            are asked for a part at a time, so that nothing is prepared before it is needed.
         feature_map: phi.
+        mask: (..., m, n, s), the weights w: True = real token; None if all are.
         joint: Sum the normaliser over m, which is cheaper than doing so afterwards.
-        causal: Sum over j <= i only.
-        chunk_size: Tokens of a causal chunk.
+        chunk_size: Tokens of a causal chunk; None to sum over all j.
+        block_size: Tokens to work on at once where it makes no difference but in time.
 
     Returns:
         S, (..., n, t, d), and B, (..., m, n, t); of size 1 along m if joint. Both carry the same
         factor per query, which only their ratio is free of.
     """
-    if not causal:
-        mixture, normaliser, _ = advance(
-            q, k, v, feature_map, None, mask=mask, joint=joint, causal=False, last=True
-        )
-        return mixture, normaliser
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
-    state, parts, length = None, [], q.shape[-2]
-    for start in range(0, length, chunk_size):
-        here = slice(start, start + chunk_size)
-        mixture, normaliser, state = advance(
-            q[..., here, :],
-            k[..., here, :],
-            v[..., here, :],
-            feature_map,
-            state,
-            mask=None if mask is None else mask[..., here],
-            joint=joint,
-            causal=True,
-            last=start + chunk_size >= length,
-        )
-        parts.append((mixture, normaliser))
+    if tokens == 0:
+        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
+    state, parts = None, []
+    if chunk_size is not None:
+        for here in _pieces(tokens, chunk_size):
+            mixture, normaliser, state = advance(
+                q(here), *kv(here), feature_map, state, mask=_part(mask, here), joint=joint
+            )
+            parts.append((mixture, normaliser))
+    else:
+        for here in _blocks(tokens, block_size):
+            k, v = kv(here)
+            state = _absorb(k, v, feature_map, state, _part(mask, here), joint)
+        assert state is not None
+        columns, size = _columns(state), state.context.shape[-1]
+        for here in _blocks(tokens, block_size):
+            parts.append(_read(feature_map.queries(q(here), state.peak), columns, size))
     mixtures, normalisers = zip(*parts, strict=True)
     return torch.cat(mixtures, dim=-2), torch.cat(normalisers, dim=-1)
 
@@ -97,34 +94,20 @@ def advance(
     *,
     mask: Tensor | None,
     joint: bool,
-    causal: bool,
-    last: bool = False,
-) -> tuple[Tensor, Tensor, AttentionState | None]:
-    """Attend to the tokens of ``state`` and to these, and give the state that knows both.
+) -> tuple[Tensor, Tensor, AttentionState]:
+    """Attend to the tokens of ``state`` and, causally, to these; give the state that knows both.
 
-    Shapes are those of :func:`attend`. Causal or not only concerns these tokens among themselves.
-    The state after the ``last`` tokens is not worked out.
+    Shapes are those that :func:`attend` names.
     """
-    visible = None if mask is None else mask.any(dim=-2)
-    peak = None if state is None else state.peak
-    phi_q, phi_k, peak = feature_map.stabilised(q, k, visible, peak)
-    before = None if state is None else _rescale(state, peak)
-    if causal and last:
-        after = None
-    else:
-        after = _sums(phi_k, v, mask, joint, peak)
-        if before is not None:
-            after = AttentionState(
-                before.context + after.context, before.weight + after.weight, peak
-            )
-    if not causal:
-        assert after is not None
-        return *_read(phi_q, after), after
+    phi_k, peak = _key_features(k, feature_map, state, mask)
+    phi_q = feature_map.queries(q, peak)
+    added = _sums(phi_k, v, mask, joint, peak)
     mixture, normaliser = _within(phi_q, phi_k, v, mask, joint)
-    if before is not None:
-        mixture_before, normaliser_before = _read(phi_q, before)
-        mixture, normaliser = mixture + mixture_before, normaliser + normaliser_before
-    return mixture, normaliser, after
+    if state is None:
+        return mixture, normaliser, added
+    state = _rescale(state, peak)
+    mixture_before, normaliser_before = _read(phi_q, _columns(state), v.shape[-1])
+    return mixture + mixture_before, normaliser + normaliser_before, _add(state, added)
 
 
 def reciprocal(normaliser: Tensor) -> Tensor:
@@ -140,6 +123,11 @@ def reciprocal(normaliser: Tensor) -> Tensor:
     together = normaliser.detach().sum(dim=-3, keepdim=True)
     empty = normaliser <= (limits.eps**2 * together).clamp_min(limits.tiny)
     return normaliser.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
+
+
+def cache_block(rows: int, feature_map: FeatureMap) -> int:
+    """How many tokens' features, at so many rows a token, are used up while still in the cache."""
+    return max(64, BLOCK // (rows * feature_map.num_features))
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:
@@ -168,6 +156,43 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
         raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
 
 
+def _pieces(tokens: int, size: int) -> list[slice]:
+    """Cut the tokens into pieces of ``size``; the last may be shorter."""
+    if size < 1:
+        raise ValueError(f"chunk_size={size} holds no token: take at least 1, such as 64.")
+    return [slice(start, start + size) for start in range(0, tokens, size)]
+
+
+def _blocks(tokens: int, size: int) -> list[slice]:
+    """Cut the tokens into blocks, but leave that to a compiler if there is one."""
+    return [slice(None)] if torch.compiler.is_compiling() else _pieces(tokens, size)
+
+
+def _part(mask: Tensor | None, here: slice) -> Tensor | None:
+    return None if mask is None else mask[..., here]
+
+
+def _absorb(
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    state: AttentionState | None,
+    mask: Tensor | None,
+    joint: bool,
+) -> AttentionState:
+    """Add these tokens to the state."""
+    phi_k, peak = _key_features(k, feature_map, state, mask)
+    added = _sums(phi_k, v, mask, joint, peak)
+    return added if state is None else _add(_rescale(state, peak), added)
+
+
+def _key_features(
+    k: Tensor, feature_map: FeatureMap, state: AttentionState | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    visible = None if mask is None else mask.any(dim=-2)
+    return feature_map.keys(k, visible, None if state is None else state.peak)
+
+
 def _sums(
     phi_k: Tensor, v: Tensor, mask: Tensor | None, joint: bool, peak: Tensor | None
 ) -> AttentionState:
@@ -182,12 +207,21 @@ def _sums(
     return AttentionState(context.sum(dim=-3), weight, peak)
 
 
-def _read(phi_q: Tensor, state: AttentionState) -> tuple[Tensor, Tensor]:
-    """Multiply the queries with A and with the C of every stream, in one product."""
+def _columns(state: AttentionState) -> Tensor:
+    """Put A and the C of every stream side by side: (..., n or 1, r, d + m)."""
     weight = state.weight.movedim(-3, -1)  # ... n r m
     context = state.context.unsqueeze(-3).expand(*weight.shape[:-1], -1)  # ... n r d
-    both = phi_q @ torch.cat([context, weight], dim=-1)  # ... n t (d + m)
-    mixture, normaliser = torch.split(both, [context.shape[-1], weight.shape[-1]], dim=-1)
+    return torch.cat([context, weight], dim=-1)
+
+
+def _read(phi_q: Tensor, columns: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Multiply the queries with A, of values of this size, and with the Cs, in one product."""
+    if columns.shape[-3] == 1:  # the same for all n: one large product in place of n
+        both = phi_q.flatten(-3, -2) @ columns.squeeze(-3)
+        both = both.view(*phi_q.shape[:-1], -1)
+    else:
+        both = phi_q @ columns  # ... n t (d + m)
+    mixture, normaliser = torch.split(both, [size, columns.shape[-1] - size], dim=-1)
     return mixture, normaliser.movedim(-1, -3)
 
 
@@ -213,3 +247,9 @@ def _rescale(state: AttentionState, peak: Tensor | None) -> AttentionState:
         return state
     decay = torch.exp(state.peak - peak)  # ... 1 1 r
     return AttentionState(state.context * decay.squeeze(-3).mT, state.weight * decay, peak)
+
+
+def _add(before: AttentionState, added: AttentionState) -> AttentionState:
+    """Join two states of the same scale."""
+    context, weight = before.context + added.context, before.weight + added.weight
+    return AttentionState(context, weight, added.peak)
