@@ -1,30 +1,78 @@
+import re
+
 import pytest
+import torch
+import yaml
 
 import mimonets as mn
-from mimonets.models.registry import model_class_for
+from mimonets.models.registry import MODELS, model_class_for
 from mimonets.recipes import load_recipe, model_config, recipe_names
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_says_what_it_is_and_makes_a_model(name):
     recipe = load_recipe(name)
-    first, *header = [line for line in recipe.text.splitlines() if line.startswith("#")]
-    assert first.endswith(".")
-    assert f"mimonets cost {name}" in recipe.text
-    assert any("expect" in line for line in header)
-    data, model, *variant = name.split("-")
-    assert model_class_for(recipe.model).kind == model
-    assert recipe.model.num_classes == (100 if data == "cifar100" else 10)
-    if variant and variant[0].startswith("n"):
-        assert recipe.model.num_streams == int(variant[0][1:])
+    assert recipe.summary.endswith(".")
+    assert model_class_for(recipe.model).kind == recipe.kind
+    assert recipe.kind in name
+    with torch.device("meta"):
+        model_class_for(recipe.model)(recipe.model)
+    # What is shown is complete: read as a file of its own it gives the same model.
+    settings = yaml.safe_load(recipe.as_yaml())["model"]
+    assert MODELS[settings.pop("kind")].config_class(**settings) == recipe.model
 
 
-def test_recipes_are_listed_with_numbers_in_order():
-    names = recipe_names()
-    assert names.index("mnist-mimoconv-n8") < names.index("mnist-mimoconv-n16")
-    assert {"cifar100-wideresnet", "cifar100-mimoconv-n4", "cifar100-mimoconv-dynamic"} <= set(
-        names
-    )
+def test_names_mean_what_they_say():
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        data, *_ = name.split("-")
+        streams = re.search(r"-n(\d+)", name)
+        if streams and recipe.kind == "mimoconv":
+            assert recipe.model.num_streams == int(streams[1])
+        if streams and recipe.kind == "mimoformer":
+            assert recipe.model.grid == (int(streams[1]), int(streams[1]))
+            extent = "+qkv" if "-qkv" in name else "+mlp" if "-mlp" in name else "attention"
+            assert recipe.model.superpose.endswith(extent)
+        if name.endswith("-wide"):
+            deep = load_recipe(name.removesuffix("-wide")).model
+            assert (recipe.model.depth, recipe.model.heads) == (1, deep.depth * deep.heads)
+        if data in ("cifar10", "cifar100"):
+            assert recipe.model.num_classes == int(data.removeprefix("cifar"))
+
+
+def test_every_row_of_the_papers_tables_has_a_recipe():
+    names = set(recipe_names())
+    for data in ("cifar10", "cifar100"):
+        for network in ("wideresnet", "wideisonet", *(f"mimoconv-{n}" for n in ("n1", "n2", "n4"))):
+            assert f"{data}-{network}" in names
+        assert f"{data}-mimoconv-dynamic" in names
+    assert {f"mnist-mimoconv-n{n}" for n in (1, 2, 4, 8, 16)} <= names
+    for task in ("listops", "text", "retrieval", "image", "pathfinder"):
+        assert f"lra-{task}-transformer" in names
+        for size in ("", "-wide"):
+            assert f"lra-{task}-performer{size}" in names
+            for variant in ("n2", "n2-mlp", "n4", "n4-mlp"):
+                assert f"lra-{task}-mimoformer-{variant}{size}" in names
+    for task in ("recall", "induction"):
+        for network in ("transformer", "performer", "mimoformer-n2", "mimoformer-n2-dpfp"):
+            assert f"{task}-{network}" in names
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("listops", (6, 8, 64, 512, 2048)),
+        ("text", (6, 8, 64, 512, 2048)),
+        ("retrieval", (4, 4, 32, 128, 512)),
+        ("image", (3, 4, 64, 64, 128)),
+        ("pathfinder", (4, 8, 128, 128, 128)),
+    ],
+)
+def test_lra_models_have_the_sizes_of_the_papers_table(task, expected):
+    config = load_recipe(f"lra-{task}-mimoformer-n2").model
+    found = (config.depth, config.heads, config.head_dim, config.dim, config.hidden_dim)
+    assert found == expected
+    assert config.num_features == 256
 
 
 def test_overrides_are_typed():
@@ -44,6 +92,7 @@ def test_overrides_are_typed():
         (["model.activation=gelu"], ["model.activation", "'relu', 'prelu', 'srelu'", "gelu"]),
         (["model.depth=12"], ["depth=12 does not split"]),
         (["width"], ["cannot read 'width': write section.setting=value"]),
+        (["model.width=0"], ["width=0 must be a whole number of at least 1"]),
         (["model.kind=resnet"], ["model.kind='resnet' is not known", "mimoconv"]),
         (
             ["model.widht=2", "model.depth=12", "model.binding=xor", "oops"],

@@ -6,6 +6,7 @@ from mimonets.attention.features import FeatureMap
 from mimonets.attention.sums import (
     accumulation_dtype,
     attend,
+    cache_block,
     check_mask,
     reciprocal,
     without_autocast,
@@ -57,19 +58,26 @@ def favor_s_bundled(
     with without_autocast(v):
         dtype = accumulation_dtype(v)
         scale = (m * n) ** -0.5 if damping else 1.0
-        bundles = [x.to(dtype).transpose(1, 2) for x in (q * scale, k * scale, v)]  # g h n/m t d
-        if mask is not None:  # a place where all streams of a bundle are padded holds no value
-            bundles[2] = bundles[2] * mask.any(dim=2)[:, None, :, :, None]
-        weights = None if mask is None else mask.unsqueeze(1)
+        held = None if mask is None else mask.any(dim=2)[:, None, :, :, None]  # g 1 m t 1
+
+        def queries(here: slice) -> Tensor:
+            return q[..., here, :].to(dtype).transpose(1, 2) * scale  # g h n t d
+
+        def keys_and_values(here: slice) -> tuple[Tensor, Tensor]:
+            keys, values = (x[..., here, :].to(dtype).transpose(1, 2) for x in (k, v))
+            if held is not None:  # where all streams of a bundle are padded there is no value
+                values = values * held[..., here, :]
+            return keys * scale, values  # g h m t d
+
         mixture, normaliser = attend(
-            bundles[0],
-            bundles[1],
-            bundles[2],
+            q.shape[3],
+            queries,
+            keys_and_values,
             feature_map,
-            mask=weights,
+            mask=None if mask is None else mask.unsqueeze(1),
             joint=True,
-            causal=causal,
-            chunk_size=chunk_size,
+            chunk_size=chunk_size if causal else None,
+            block_size=cache_block(q.shape[0] * q.shape[2] * max(m, n), feature_map),
         )
         inverse = reciprocal(normaliser).squeeze(-3)  # g h n t
         if mask is not None:

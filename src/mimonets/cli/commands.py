@@ -10,22 +10,26 @@ from typing import Any
 
 def recipes(args: Namespace) -> None:
     """List the recipes, or show one."""
-    from mimonets.recipes import load_recipe, recipe_names
+    from mimonets.recipes import load_recipe, recipe_summaries
 
     if args.name is not None:
         recipe = load_recipe(args.name)
         if args.json:
-            _print_json({"name": recipe.name, "summary": recipe.summary, **_settings(recipe)})
+            _print_json(recipe.as_dict())
         else:
-            print(recipe.text, end="")
+            print(recipe.as_yaml(), end="")
         return
-    found = [load_recipe(name) for name in recipe_names()]
+    summaries = recipe_summaries()
     if args.json:
-        _print_json([{"name": recipe.name, "summary": recipe.summary} for recipe in found])
+        _print_json([{"name": name, "summary": summaries[name]} for name in summaries])
         return
-    width = max(len(recipe.name) for recipe in found)
-    for recipe in found:
-        print(f"{recipe.name:<{width}}  {recipe.summary}")
+    heading = ""
+    for name, summary in summaries.items():
+        if summary != heading:
+            heading = summary
+            print(f"\n{heading}")
+        print(f"  {name}")
+    print("\nmimonets recipes NAME shows one with all its settings.")
 
 
 def cost(args: Namespace) -> None:
@@ -123,12 +127,6 @@ def _run_bench(
         **result.as_dict(),
         "macs_per_input": costs,
     }
-
-
-def _settings(recipe: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"model": asdict(recipe.model)}
 
 
 def _print_json(data: Any) -> None:

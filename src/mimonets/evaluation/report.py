@@ -10,7 +10,7 @@ from mimonets.evaluation.macs import Cost
 from mimonets.evaluation.throughput import BenchResult
 
 CONVENTIONS = {
-    "paper": "the paper's count: batch norm 2, activation and pooling 1 per element",
+    "paper": "the paper's count: normalisation 2, activation and pooling 1 per element",
     "plain": "plain count: convolutions and matrix products only",
 }
 
@@ -47,6 +47,8 @@ def mmac(macs: float) -> str:
     ['5329', '4.19', '0.064']
     """
     millions = macs / 1e6
+    if not macs:
+        return "-"
     digits = 0 if millions >= 100 else 2 if millions >= 0.1 else 3 if millions >= 0.01 else 4
     return f"{millions:.{digits}f}"
 

@@ -1,14 +1,16 @@
 """Find recipes and turn their YAML into typed configs, with kind errors.
 
-A recipe is one file in this folder: a comment that says what it is and how to run it, then only the
-settings that differ from the defaults. New files are found by themselves.
+A file in this folder is a family of recipes: a comment that says what it is, the settings that all
+share, and variants that say what differs. The recipe ``mnist-mimoconv-n16`` is the variant
+``mimoconv-n16`` of ``mnist.yaml``. Only what differs from the defaults is written down; new files
+and variants are found by themselves.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
+from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +24,46 @@ SECTIONS = ("model",)
 
 @dataclass(frozen=True)
 class Recipe:
-    """One experiment: its name, what its file says, and the configs in it."""
+    """One experiment: its name, what its family is about, and the configs in it."""
 
     name: str
-    text: str
+    summary: str
+    kind: str
     model: Any
 
-    @property
-    def summary(self) -> str:
-        """The first line of the file's comment."""
-        return self.text.splitlines()[0].lstrip("# ")
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain data, all settings spelt out."""
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "model": {"kind": self.kind, **asdict(self.model)},
+        }
+
+    def as_yaml(self) -> str:
+        """Show the recipe as a file of its own, all settings spelt out, with how to use it."""
+        settings = {section: self.as_dict()[section] for section in SECTIONS}
+        for name, value in settings["model"].items():
+            settings["model"][name] = list(value) if isinstance(value, tuple) else value
+        return (
+            f"# {self.summary}\n"
+            f"#   cost    mimonets cost {self.name}\n"
+            f"#   speed   mimonets bench {self.name}\n"
+            f"#   expect  not yet measured\n"
+        ) + yaml.safe_dump(settings, sort_keys=False)
 
 
 def recipe_names() -> list[str]:
-    """List the names of all recipes, in alphabetical order with numbers as numbers."""
-    names = [file.name.removesuffix(".yaml") for file in _recipe_files()]
-    return sorted(names, key=lambda name: [_numeric(word) for word in name.split("-")])
+    """List the names of all recipes, family by family, as their files list them."""
+    return list(recipe_summaries())
+
+
+def recipe_summaries() -> dict[str, str]:
+    """Say what each recipe is about, without checking its settings."""
+    return {
+        name: _families()[family][name][0]
+        for family in sorted(_families())
+        for name in _families()[family]
+    }
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -48,14 +74,14 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     >>> load_recipe("mnist-mimoconv-n16", ["model.num_streams=8"]).model.num_streams
     8
     """
-    file = next((file for file in _recipe_files() if file.name == f"{name}.yaml"), None)
-    if file is None:
+    family = next((family for family in _families().values() if name in family), None)
+    if family is None:
         raise ValueError(
             f"There is no recipe and no folder {name!r}{_suggestion(name, recipe_names())}. "
             f"`mimonets recipes` lists the recipes."
         )
-    text = file.read_text(encoding="utf-8")
-    settings = yaml.safe_load(text)
+    summary, settings = family[name]
+    settings = {section: dict(values) for section, values in settings.items()}
     problems = _apply_overrides(settings, overrides)
     problems += _unknown("section", settings, SECTIONS)
     kind = settings["model"].pop("kind", None)
@@ -65,7 +91,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         problems += _setting_problems(MODELS[kind].config_class, settings["model"])
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
-    return Recipe(name, text, _typed(MODELS[kind].config_class, settings["model"]))
+    return Recipe(name, summary, kind, _typed(MODELS[kind].config_class, settings["model"]))
 
 
 def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
@@ -79,9 +105,29 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
     return load_recipe(recipe_or_folder, overrides).model
 
 
-def _recipe_files() -> Iterable[Traversable]:
-    folder = files("mimonets.recipes")
-    return [file for file in folder.iterdir() if file.name.endswith(".yaml")]
+@cache
+def _families() -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
+    """Read all files: family -> recipe -> summary and settings."""
+    families = {}
+    for file in files("mimonets.recipes").iterdir():
+        stem, _, ending = file.name.rpartition(".")
+        if ending != "yaml":
+            continue
+        text = file.read_text(encoding="utf-8")
+        shared = yaml.safe_load(text)
+        variants = shared.pop("variants")
+        families[stem] = {
+            f"{stem}-{variant}": (text.partition("\n")[0].lstrip("# "), _merge(shared, changes))
+            for variant, changes in variants.items()
+        }
+    return families
+
+
+def _merge(shared: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    sections = [*shared, *(section for section in changes if section not in shared)]
+    return {
+        section: {**shared.get(section, {}), **changes.get(section, {})} for section in sections
+    }
 
 
 def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -101,16 +147,17 @@ def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list
 def _setting_problems(config_class: type[Any], settings: dict[str, Any]) -> list[str]:
     known = [field.name for field in fields(config_class)]
     problems = _unknown("setting", settings, known, prefix="model.")
-    good = {}
-    for name in settings.keys() & set(known):
+    parser, good = _parser(config_class), {}
+    for name in sorted(settings.keys() & set(known)):
         try:
-            _parser(config_class).parse_object({"model": {name: settings[name]}})
+            parser.parse_object({"model": {name: settings[name]}})
             good[name] = settings[name]
         except ArgumentError as error:
             # jsonargparse says: Parser key "model.width":\n  Expected a <class 'int'>. Got ...
             reason = str(error).partition("\n")[2].strip() or str(error)
             for clutter in ("typing.", "<class '", "'>"):
                 reason = reason.replace(clutter, "")
+            reason = " ".join(reason.split())
             problems.append(f"model.{name}: {reason[0].lower()}{reason[1:].rstrip('.')}")
     try:
         _typed(config_class, good)
@@ -143,8 +190,3 @@ def _unknown(
 def _suggestion(name: str, known: Sequence[str], prefix: str = "") -> str:
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f" (did you mean {prefix + close[0]!r}?)" if close else ""
-
-
-def _numeric(word: str) -> tuple[str, int]:
-    letters = word.rstrip("0123456789")
-    return letters, int(word[len(letters) :] or 0)

@@ -1,0 +1,388 @@
+"""All sequence models: masks, lengths, heads, modes, and what they refuse."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import mimonets as mn
+
+SMALL = {
+    "vocab_size": 11,
+    "max_length": 9,
+    "num_classes": 3,
+    "depth": 2,
+    "heads": 2,
+    "head_dim": 5,
+    "dim": 6,
+    "hidden_dim": 7,
+    "dropout": 0.0,
+}
+FEATURES = {"num_features": 13}
+EXTENTS = ["attention", "attention+mlp", "attention+mlp+qkv"]
+
+
+def mimoformer(**settings):
+    torch.manual_seed(0)
+    return mn.MIMOFormer(mn.MIMOFormerConfig(**{**SMALL, **FEATURES, "grid": (2, 3), **settings}))
+
+
+def transformer(**settings):
+    torch.manual_seed(0)
+    return mn.Transformer(mn.TransformerConfig(**{**SMALL, **settings}))
+
+
+def performer(**settings):
+    torch.manual_seed(0)
+    return mn.Performer(mn.PerformerConfig(**{**SMALL, **FEATURES, **settings}))
+
+
+MAKERS = {
+    "transformer": transformer,
+    "performer": performer,
+    **{extent: lambda extent=extent, **s: mimoformer(superpose=extent, **s) for extent in EXTENTS},
+}
+every_model = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+every_extent = pytest.mark.parametrize("extent", EXTENTS)
+
+
+def tokens_and_mask(batch=7, length=9, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(11, (batch, length), generator=generator)
+    lengths = torch.randint(1, length + 1, (batch,), generator=generator)
+    return tokens, torch.arange(length) < lengths[:, None]
+
+
+@every_model
+@pytest.mark.parametrize(
+    "settings", [{}, {"pooling": "cls"}, {"positions": "fixed"}, {"causal": True}]
+)
+def test_what_stands_in_padded_places_changes_nothing(make, settings):
+    model = make(**settings).eval()
+    tokens, mask = tokens_and_mask()
+    scribbled = torch.where(mask, tokens, (tokens + 3) % 11)
+    assert_close(model(scribbled, mask=mask), model(tokens, mask=mask))
+
+
+@every_model
+def test_longer_padding_changes_nothing(make):
+    model = make().eval()
+    tokens, mask = tokens_and_mask(length=6)
+    padded = nn.functional.pad(tokens, (0, 3))
+    longer = nn.functional.pad(mask, (0, 3))
+    assert_close(model(padded, mask=longer), model(tokens, mask=mask))
+
+
+@every_model
+def test_no_mask_means_all_tokens_are_real(make):
+    model = make().eval()
+    tokens, _ = tokens_and_mask()
+    assert_close(model(tokens), model(tokens, mask=torch.ones_like(tokens, dtype=torch.bool)))
+
+
+@every_model
+def test_a_row_of_padding_has_a_finite_answer_and_disturbs_nobody(make):
+    model = make().eval()
+    tokens, mask = tokens_and_mask(batch=6)
+    mask[5] = False
+    answers = model(tokens, mask=mask)
+    assert answers.isfinite().all()
+    changed = tokens.clone()
+    changed[5] = 0
+    assert_close(model(changed, mask=mask), answers)
+
+
+@every_model
+def test_a_single_token_is_a_sequence(make):
+    assert make().eval()(torch.tensor([[3], [4], [5]])).shape == (3, 3)
+
+
+@every_model
+def test_next_token_models_do_not_look_ahead(make):
+    model = make(head="next_token", causal=True).eval()
+    tokens, _ = tokens_and_mask()
+    changed = tokens.clone()
+    changed[:, 5:] = (changed[:, 5:] + 1) % 11
+    before, after = model(tokens), model(changed)
+    assert before.shape == (7, 9, 11)
+    assert_close(after[:, :5], before[:, :5])
+    assert not torch.allclose(after[:, 5:], before[:, 5:])
+
+
+@every_model
+def test_pairs_of_documents_get_one_answer(make):
+    model = make(head="pair").eval()
+    tokens, mask = tokens_and_mask(batch=10)
+    pairs, masks = tokens.view(5, 2, 9), mask.view(5, 2, 9)
+    answers = model(pairs, mask=masks)
+    assert answers.shape == (5, 3)
+    swapped = model(pairs.flip(1), mask=masks.flip(1))
+    assert not torch.allclose(swapped, answers)  # x - y knows which is which
+
+
+@every_model
+def test_all_parameters_get_gradients(make):
+    model = make(dropout=0.1)
+    tokens, mask = tokens_and_mask()
+    model(tokens, mask=mask).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@every_model
+def test_a_model_comes_back_from_its_folder(make, tmp_path):
+    model = make().eval()
+    tokens, mask = tokens_and_mask()
+    mn.save(model, tmp_path)
+    found = mn.load(tmp_path)
+    assert found.config == model.config
+    assert_close(found(tokens, mask=mask), model(tokens, mask=mask), rtol=0, atol=0)
+
+
+@every_model
+@pytest.mark.parametrize(
+    ("tokens", "mask", "message"),
+    [
+        (torch.zeros(2, 3, 4).long(), None, r"takes token ids \(batch, tokens\)"),
+        (torch.zeros(2, 3), None, "whole numbers, but got torch.float32: use .long"),
+        (torch.zeros(0, 3).long(), None, "at least one sequence"),
+        (torch.zeros(2, 0).long(), None, "at least one token"),
+        (torch.zeros(2, 10).long(), None, "10 tokens are longer than max_length=9"),
+        (torch.tensor([[3, 11]]), None, "between 3 and 11, but vocab_size=11 allows 0 to 10"),
+        (torch.tensor([[3, -1]]), None, "between -1 and 3"),
+        (torch.zeros(2, 3).long(), torch.ones(2, 4).bool(), r"\(batch, tokens\).*\(2, 3\)"),
+        (torch.zeros(2, 3).long(), torch.ones(2, 3), "mask is boolean.*float32"),
+    ],
+)
+def test_what_is_no_batch_of_sequences_is_refused(make, tokens, mask, message):
+    with pytest.raises(ValueError, match=message):
+        make()(tokens, mask=mask)
+
+
+def test_pairs_must_be_pairs():
+    with pytest.raises(ValueError, match=r"\(batch, 2, tokens\), but got \(4, 3, 5\)"):
+        transformer(head="pair")(torch.zeros(4, 3, 5).long())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"head": "next_token"}, "set causal=True"),
+        ({"pooling": "cls", "causal": True}, "use pooling='mean'"),
+        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
+        ({"grid": (2, 0)}, r"grid=\(2, 0\) must be two whole numbers"),
+        ({"grid": (2,)}, "two whole numbers"),
+        ({"superpose": "mlp"}, "choose from attention, attention.mlp, attention.mlp.qkv"),
+        ({"features": "elu"}, "choose from relu, softmax, dpfp"),
+        ({"depth": 0, "heads": 0}, "depth=0 .* heads=0"),
+    ],
+)
+def test_configs_refuse_nonsense(settings, message):
+    with pytest.raises(ValueError, match=message):
+        mimoformer(**settings)
+
+
+# Superposition
+
+
+@every_extent
+def test_one_stream_is_a_performer(extent):
+    one = mimoformer(grid=(1, 1), superpose=extent).eval()
+    plain = performer().eval()
+    # The same weights; bipolar keys of one stream are undone by unbinding, up to the skip's signs.
+    state = {k: v for k, v in one.state_dict().items() if not k.endswith("_keys")}
+    plain.load_state_dict(state)
+    for block in one.blocks:
+        for name in ("stream_keys", "embedding_keys"):
+            for module in (block, block.attention):
+                if name in dict(module.named_buffers(recurse=False)):
+                    getattr(module, name).fill_(1.0)
+    tokens, mask = tokens_and_mask()
+    assert_close(one(tokens, mask=mask), plain(tokens, mask=mask))
+
+
+def test_keys_of_one_stream_cancel_in_attention():
+    one, plain = mimoformer(grid=(1, 1)).eval(), performer().eval()
+    state = {k: v for k, v in one.state_dict().items() if not k.endswith("_keys")}
+    plain.load_state_dict(state)
+    for block in one.blocks:  # q and k are bound, so the random directions must be as well
+        keys = block.attention.stream_keys[0, 0]
+        assert set(keys.unique().tolist()) == {-1.0, 1.0}
+        block.attention.stream_keys[0, 0] = keys[:1]  # the same signs for all heads
+    for block, reference in zip(one.blocks, plain.blocks, strict=True):
+        signs = block.attention.stream_keys[0, 0, 0]
+        reference.attention.feature_map.projection.mul_(signs)
+    tokens, mask = tokens_and_mask()
+    assert_close(one(tokens, mask=mask), plain(tokens, mask=mask))
+
+
+@every_extent
+@pytest.mark.parametrize("active", [None, 1, 2, 4, 5, 6])
+@pytest.mark.parametrize("batch", [1, 3, 5, 17])
+def test_as_many_answers_as_questions_in_every_mode(extent, active, batch):
+    model = mimoformer(superpose=extent).eval()
+    tokens, mask = tokens_and_mask(batch=batch)
+    assert model(tokens, mask=mask, active_streams=active).shape == (batch, 3)
+
+
+@every_extent
+@pytest.mark.parametrize("active", [1, 4, 6])
+def test_a_group_is_answered_the_same_whatever_else_is_in_the_batch(extent, active):
+    model = mimoformer(superpose=extent).eval()
+    tokens, mask = tokens_and_mask(batch=17)
+    together = model(tokens, mask=mask, active_streams=active)
+    for start in range(0, 17, active):
+        group = slice(start, start + active)
+        alone = model(tokens[group], mask=mask[group], active_streams=active)
+        assert_close(alone, together[group])
+
+
+@every_extent
+def test_a_short_group_is_answered_in_the_mode_of_its_size(extent):
+    model = mimoformer(superpose=extent).eval()
+    tokens, mask = tokens_and_mask(batch=8)
+    rest = model(tokens[6:], mask=mask[6:], active_streams=2)
+    assert_close(model(tokens, mask=mask)[6:], rest)
+
+
+@every_extent
+def test_slow_mode_averages_the_features_of_all_streams(extent):
+    model = mimoformer(superpose=extent).eval()
+    tokens, mask = tokens_and_mask(batch=1)
+    x, _ = model.embedding(tokens, mask)
+    x = x.expand(6, -1, -1).view(1, 2, 3, 9, 6)
+    grid_mask = mask.expand(6, -1).view(1, 2, 3, 9)
+    for block in model.blocks:
+        x = block(x, grid_mask)
+    features = model.summarise(x, grid_mask).flatten(0, 2).mean(dim=0, keepdim=True)
+    assert_close(model(tokens, mask=mask, active_streams=1), model.readout(features))
+
+
+@every_extent
+def test_a_sub_grid_is_a_smaller_model_with_the_first_keys(extent):
+    model = mimoformer(superpose=extent).eval()
+    small = mimoformer(superpose=extent, grid=(1, 2)).eval()
+    state = {k: v[:1, :2] if k.endswith("_keys") else v for k, v in model.state_dict().items()}
+    small.load_state_dict(state)
+    tokens, mask = tokens_and_mask()
+    assert_close(model(tokens, mask=mask, grid=(1, 2)), small(tokens, mask=mask))
+
+
+@pytest.mark.parametrize("grid", [(3, 3), (0, 1), (2,)])
+def test_a_sub_grid_that_does_not_fit_is_refused(grid):
+    tokens, _ = tokens_and_mask()
+    with pytest.raises(ValueError, match=r"does not fit a model with a grid of \(2, 3\)"):
+        mimoformer()(tokens, grid=grid)
+
+
+def superposed_mlp_by_hand(block, x):
+    """One "attention+mlp" block, stream by stream. Section 4.2, without masks."""
+    from mimonets.attention import favor_s
+
+    groups, m, n = x.shape[:3]
+    normed = block.norm1(x)
+    q = block.split_heads(block.to_q(normed))
+    k, v = (block.split_heads(part) for part in block.to_kv(normed).chunk(2, dim=-1))
+    attention = block.attention
+    superposed = favor_s(q, k, v, attention.stream_keys, attention.feature_map, normalise="joint")
+    out = torch.empty_like(x)
+    for g in range(groups):
+        for j in range(n):
+            heads = torch.cat(list(superposed[g, j]), dim=-1)
+            y = block.out(heads)
+            for i in range(m):
+                y = y + x[g, i, j] * block.embedding_keys[i, j]
+            y = y + block.mlp(block.norm2(y))
+            for i in range(m):
+                out[g, i, j] = y * block.embedding_keys[i, j]
+    return out
+
+
+def fully_superposed_by_hand(block, x):
+    """One "attention+mlp+qkv" block, from sums over single streams, without masks."""
+    groups, m, n = x.shape[:3]
+    phi, keys = block.attention.feature_map, block.embedding_keys
+    normed = block.norm1(x)
+    scale = (m * n) ** -0.5
+    size = block.to_q.out_features // block.heads
+    out = torch.empty_like(x)
+    for g in range(groups):
+        q = [block.to_q(sum(normed[g, i, j] * keys[i, j] for i in range(m))) for j in range(n)]
+        kv = [block.to_kv(sum(normed[g, i, j] * keys[i, j] for j in range(n))) for i in range(m)]
+        for j in range(n):
+            answers = []
+            for h in range(block.heads):
+                part = slice(h * size, (h + 1) * size)
+                phi_q = phi(scale * q[j][:, part])
+                top, bottom = 0, 0
+                for i in range(m):
+                    k, v = kv[i].chunk(2, dim=-1)
+                    weights = phi_q @ phi(scale * k[:, part]).T
+                    top = top + weights @ v[:, part]
+                    bottom = bottom + weights.sum(dim=1, keepdim=True)
+                answers.append(top / bottom)
+            y = block.out(torch.cat(answers, dim=-1))
+            y = y + sum(x[g, i, j] * keys[i, j] for i in range(m))
+            y = y + block.mlp(block.norm2(y))
+            for i in range(m):
+                out[g, i, j] = y * keys[i, j]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("extent", "by_hand"),
+    [("attention+mlp", superposed_mlp_by_hand), ("attention+mlp+qkv", fully_superposed_by_hand)],
+)
+def test_superposed_blocks_equal_their_equations_gradients_too(extent, by_hand):
+    block = mimoformer(superpose=extent).double().blocks[0]
+    x = torch.randn(2, 2, 3, 5, 6, dtype=torch.float64, requires_grad=True)
+    inputs = [x, *block.parameters()]
+    assert_close(block(x, None), by_hand(block, x))
+    fast = torch.autograd.grad(block(x, None).square().sum(), inputs)
+    slow = torch.autograd.grad(by_hand(block, x).square().sum(), inputs)
+    assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("features", ["relu", "softmax", "dpfp"])
+def test_bf16_autocast_trains_without_nan(extent, features):
+    torch.manual_seed(0)
+    config = mn.MIMOFormerConfig(
+        **{**SMALL, "max_length": 64, "head_dim": 16, "dim": 16, "dropout": 0.1},
+        grid=(2, 2),
+        superpose=extent,
+        features=features,
+        num_features=32,
+    )
+    model = mn.MIMOFormer(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(20):
+        tokens = torch.randint(11, (6, 64))
+        labels = tokens[:, 0] % 3
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(tokens), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert loss.isfinite(), step
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@every_extent
+def test_export_keeps_the_answers(extent):
+    model = mimoformer(superpose=extent).eval()
+    tokens, mask = tokens_and_mask(batch=6)
+    program = torch.export.export(model, (tokens,), {"mask": mask})
+    other, other_mask = tokens_and_mask(batch=6, seed=1)
+    assert_close(program.module()(other, mask=other_mask), model(other, mask=other_mask))
+
+
+@pytest.mark.timeout(280)
+@every_extent
+def test_compile_keeps_the_answers(extent):
+    model = mimoformer(superpose=extent, depth=1).eval()
+    tokens, mask = tokens_and_mask(batch=6)
+    with torch.inference_mode():
+        compiled = torch.compile(model, fullgraph=True)
+        assert_close(compiled(tokens, mask=mask), model(tokens, mask=mask), rtol=1e-4, atol=1e-5)
