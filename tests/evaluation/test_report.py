@@ -69,7 +69,7 @@ def test_the_bench_table_names_its_conditions(result):
 
 
 def test_the_plot_is_a_picture(result, tmp_path):
-    path = plot_bench("tiny", result, tmp_path / "new" / "speed.png")
+    path = plot_bench(result, tmp_path / "new" / "speed.png")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -83,4 +83,4 @@ def test_a_missing_matplotlib_gets_the_install_line(result, tmp_path, monkeypatc
 
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
     with pytest.raises(ValueError, match=r"pip install 'mimonets\[plot\]'"):
-        plot_bench("tiny", result, tmp_path / "speed.png")
+        plot_bench(result, tmp_path / "speed.png")

@@ -62,8 +62,8 @@ def bench(args: Namespace) -> None:
         device=args.device,
         compile=args.compile,
     )
-    config = model_config(args.model, args.set)
-    record = _run_bench(args.model, config, args.active_streams, settings, args.plot, args.json)
+    configs = [model_config(model, args.set) for model in args.models]
+    record = _run_bench(args.models, configs, args.active_streams, settings, args.plot, args.json)
     if args.json:
         _print_json(record)
     if args.out:
@@ -83,15 +83,15 @@ def demo(args: Namespace) -> None:
         "Fast puts 4 different images into one pass, slow puts one image into all 4 streams."
     )
     plot = Path(args.out) / "throughput.png"
-    _run_bench("MIMOConv-16-4", config, [1, 2, 4], BenchSettings(rounds=20), plot, quiet=False)
+    _run_bench(["demo"], [config], [1, 2, 4], BenchSettings(rounds=12), plot, quiet=False)
     print(
         "Next: mimonets bench cifar100-mimoconv-n4 --active-streams 1,2,4   (the paper's network)"
     )
 
 
 def _run_bench(
-    title: str,
-    config: Any,
+    titles: list[str],
+    configs: list[Any],
     modes: list[int] | None,
     settings: Any,
     plot: str | Path | None,
@@ -105,24 +105,23 @@ def _run_bench(
     from mimonets.evaluation import bench, count_macs
     from mimonets.evaluation.environment import environment
     from mimonets.evaluation.report import bench_table, plot_bench, shares_line
-    from mimonets.evaluation.throughput import model_name, single_input_alternatives
 
     settings = replace(settings, threads=settings.threads or torch.get_num_threads())
     with _progress("timing", settings.warmup + settings.rounds) as advance:
-        result = bench(config, modes, settings, after_round=advance)
-    costs = {name: count_macs(config, mode).paper for name, mode in result.modes.items()}
-    for other in single_input_alternatives(config):
-        costs[model_name(other)] = count_macs(other).paper
+        result = bench(configs, modes, settings, after_round=advance)
+    costs = {
+        name: count_macs(config, result.modes.get(name, 1)).paper
+        for name, config in result.configs.items()
+    }
     if not quiet:
         _console().print(bench_table(result, costs))
         print(shares_line(result))
     if plot:
-        path = plot_bench(model_name(config), result, plot)
+        path = plot_bench(result, plot)
         if not quiet:
             print(f"Plot: {path}")
     return {
-        "name": title,
-        "model": asdict(config),
+        "models": {title: asdict(config) for title, config in zip(titles, configs, strict=True)},
         "environment": environment(),
         **result.as_dict(),
         "macs_per_input": costs,

@@ -66,11 +66,12 @@ def make_parser() -> argparse.ArgumentParser:
     bench = subparsers.add_parser(
         "bench",
         help="inputs per second in every mode, against single-input networks",
-        description="Time every mode of a model against the same network with one stream and a "
-        "plain WideResNet of the same depth and width: all interleaved in one process, after a "
-        "warm-up. Weights are random; speed does not depend on them.",
+        description="Time the modes of models against what one would run instead: for a MIMOConv "
+        "the same network with one stream and a plain WideResNet of the same depth and width, for "
+        "a MIMOFormer the Performer. All interleaved in one process, after a warm-up. Weights are "
+        "random; speed does not depend on them.",
     )
-    _add_model(bench)
+    _add_model(bench, several=True)
     _add_json(bench)
     bench.add_argument(
         "--batch-size", type=_positive, default=16, help="inputs per call (%(default)s)"
@@ -96,8 +97,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="RECIPE|DIR", help="a recipe's name or a saved model")
+def _add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    what = "a recipe's name or a saved model"
+    if several:
+        what += "; several that take the same inputs run in one race"
+        parser.add_argument("models", nargs="+", metavar="RECIPE|DIR", help=what)
+    else:
+        parser.add_argument("model", metavar="RECIPE|DIR", help=what)
     parser.add_argument(
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )

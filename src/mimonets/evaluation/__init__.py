@@ -1,15 +1,9 @@
 """What a model costs and how fast it is."""
 
+from mimonets.evaluation.bench import BenchResult, BenchSettings, bench
 from mimonets.evaluation.macs import Cost, PartCost, count_macs, count_modes
-from mimonets.evaluation.throughput import (
-    BenchResult,
-    BenchSettings,
-    Contender,
-    Timing,
-    bench,
-    race,
-    time_shares,
-)
+from mimonets.evaluation.memory import peak_memory
+from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
 
 __all__ = [
     "BenchResult",
@@ -21,6 +15,7 @@ __all__ = [
     "bench",
     "count_macs",
     "count_modes",
+    "peak_memory",
     "race",
     "time_shares",
 ]

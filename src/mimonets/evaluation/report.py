@@ -6,8 +6,9 @@ from typing import Any
 
 from rich.table import Table
 
+from mimonets.evaluation.bench import BenchResult
 from mimonets.evaluation.macs import Cost
-from mimonets.evaluation.throughput import BenchResult
+from mimonets.models import MIMOConvConfig
 
 CONVENTIONS = {
     "paper": "the paper's count: normalisation 2, activation and pooling 1 per element",
@@ -68,6 +69,7 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
     for base in result.baselines:
         table.add_column(f"× {base}", justify="right")
     table.add_column("MMAC/input", justify="right")
+    table.add_column("peak MB", justify="right")
     for timing in result.timings:
         low, high = timing.spread
         table.add_row(
@@ -76,48 +78,52 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
             f"{low:.1f}-{high:.1f}",
             *[f"{timing.speedup_over(result.timing(base))[0]:.2f}" for base in result.baselines],
             mmac(costs[timing.name]) if timing.name in costs else "",
+            f"{result.peak_bytes[timing.name] / 1e6:.0f}",
         )
     return table
 
 
 def shares_line(result: BenchResult) -> str:
-    """Say how much of the fastest mode's time is spent outside the trunk."""
+    """Say which parts the fastest mode spends its time in."""
     name = max(result.modes, key=lambda label: result.modes[label])
     shares = result.time_shares[name]
     parts = ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
     return f"Time of {name} by part: {parts}."
 
 
-def plot_bench(title: str, result: BenchResult, path: str | Path) -> Path:
+def plot_bench(result: BenchResult, path: str | Path) -> Path:
     """Draw inputs per second against active streams, beside the baselines and the ideal line."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("Plots need matplotlib: pip install 'mimonets[plot]'.") from None
 
-    modes = sorted(result.modes.items(), key=lambda item: item[1])
-    timings = [result.timing(name) for name, _ in modes]
-    active = [mode for _, mode in modes]
-    speed = [timing.inputs_per_second for timing in timings]
-    spread = [
-        [value - timing.spread[0] for value, timing in zip(speed, timings, strict=True)],
-        [timing.spread[1] - value for value, timing in zip(speed, timings, strict=True)],
-    ]
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for base, style in zip(result.baselines, ("--", ":"), strict=False):
+    for base, style in zip(result.baselines, ("--", ":", "-."), strict=False):
         rate = result.timing(base).inputs_per_second
         axes.axhline(rate, color="tab:gray", linestyle=style, label=base)
-    if result.baselines:
+    ticks = sorted(set(result.modes.values()))
+    if isinstance(result.configs[next(iter(result.modes))], MIMOConvConfig) and result.baselines:
         first = result.timing(result.baselines[0]).inputs_per_second
-        ideal = [first * mode for mode in active]
-        axes.plot(active, ideal, color="tab:orange", alpha=0.6, label="ideal: N times one stream")
-    axes.errorbar(active, speed, yerr=spread, marker="o", capsize=4, color="tab:blue", label=title)
-    axes.set_xticks(active)
+        ideal = [first * mode for mode in ticks]
+        axes.plot(ticks, ideal, color="tab:orange", alpha=0.6, label="ideal: N times one stream")
+    for model in dict.fromkeys(name.rpartition(", ")[0] for name in result.modes):
+        points = sorted(
+            (mode, result.timing(name))
+            for name, mode in result.modes.items()
+            if name.rpartition(", ")[0] == model
+        )
+        speed = [timing.inputs_per_second for _, timing in points]
+        below = [value - timing.spread[0] for value, (_, timing) in zip(speed, points, strict=True)]
+        above = [timing.spread[1] - value for value, (_, timing) in zip(speed, points, strict=True)]
+        active = [mode for mode, _ in points]
+        axes.errorbar(active, speed, yerr=[below, above], marker="o", capsize=4, label=model)
+    axes.set_xticks(ticks)
     axes.set_xlabel("active streams (different inputs per pass)")
     axes.set_ylabel("inputs per second")
     axes.set_ylim(bottom=0)
-    axes.set_title(f"{title}: one set of weights, many speeds")
+    axes.set_title("One set of weights, many speeds")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
     path = Path(path)
