@@ -41,10 +41,10 @@ def favor_s(
     With every q, k and v bound to the key of its stream, :math:`x^{(m,n)} \odot a^{(m,n)}`:
 
     .. math::
-        S_i^{(n)} = \Big[\sum_j \sum_u \Big(\sum_q v_j^{(u,q)}\Big)
-                    \phi\Big(\sum_w k_j^{(u,w)}\Big)^T\Big] \, \phi\Big(\sum_t q_i^{(t,n)}\Big)
+        S_i^{(n)} = \Big[\sum_j \sum_u \Big(\sum_w v_j^{(u,w)}\Big)
+                    \phi\Big(\sum_w k_j^{(u,w)}\Big)^T\Big] \, \phi\Big(\sum_u q_i^{(u,n)}\Big)
         \qquad
-        B_i^{(m,n)} = \sum_j \phi\Big(\sum_w k_j^{(m,w)}\Big)^T \phi\Big(\sum_t q_i^{(t,n)}\Big)
+        B_i^{(m,n)} = \sum_j \phi\Big(\sum_w k_j^{(m,w)}\Big)^T \phi\Big(\sum_u q_i^{(u,n)}\Big)
 
     * ``normalise="stream"`` unbinds: :math:`o_i^{(m,n)} = S_i^{(n)} \odot a^{(m,n)} / B_i^{(m,n)}`.
     * ``normalise="joint"`` stays in superposition over m:
