@@ -99,6 +99,18 @@ def test_the_chunk_size_changes_nothing(phi, masked, chunk_size):
 
 @MAPS
 @MASKED
+def test_working_in_blocks_changes_nothing(phi, masked, monkeypatch):
+    q, k, v, mask = random_case(tokens=130, masked=masked)
+    k = k * torch.linspace(0.1, 3, 130).view(130, 1)  # the scale of the keys changes on the way
+    whole = linear_attention(q, k, v, phi, mask=mask)
+    whole_gradients = gradients(linear_attention, q, k, v, phi, mask=mask)
+    monkeypatch.setattr("mimonets.attention.sums.BLOCK", 1)  # the smallest: 64 tokens
+    assert_close(linear_attention(q, k, v, phi, mask=mask), whole)
+    assert_close(gradients(linear_attention, q, k, v, phi, mask=mask), whole_gradients)
+
+
+@MAPS
+@MASKED
 @pytest.mark.parametrize("tokens_per_step", [1, 4])
 def test_the_recurrent_form_gives_the_same_numbers(phi, masked, tokens_per_step):
     q, k, v, mask = random_case(tokens=9, masked=masked)
@@ -281,6 +293,8 @@ def test_errors_say_what_fits():
         linear_attention(q, k, v, phi, mask=mask[:, :4])
     with pytest.raises(ValueError, match=r"boolean.*torch.float32.*mask.bool\(\)"):
         linear_attention(q, k, v, phi, mask=mask.float())
+    with pytest.raises(ValueError, match=r"no tokens to attend to: pass at least one"):
+        linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], phi)
     with pytest.raises(ValueError, match=r"chunk_size=0.*at least 1"):
         linear_attention(q, k, v, phi, causal=True, chunk_size=0)
     with pytest.raises(ValueError, match=r"dimension 4.*dim=7"):

@@ -10,8 +10,10 @@ from mimonets.attention.sums import (
     accumulation_dtype,
     advance,
     attend,
-    cache_block,
     check_mask,
+    mask_pieces,
+    piece_size,
+    pieces,
     reciprocal,
     without_autocast,
 )
@@ -32,17 +34,17 @@ def favor_s(
     causal: bool = False,
     normalise: Normalise = "stream",
     damping: bool = True,
-    chunk_size: int = 64,
+    chunk_size: int = 32,
 ) -> Tensor:
     r"""Attend in M x N streams at about the price of max(M, N) of them.
 
     With every q, k and v bound to the key of its stream, :math:`x^{(m,n)} \odot a^{(m,n)}`:
 
     .. math::
-        S_i^{(n)} = \Big[\sum_j \sum_u \Big(\sum_q v_j^{(u,q)}\Big)
-                    \phi\Big(\sum_w k_j^{(u,w)}\Big)^T\Big] \, \phi\Big(\sum_t q_i^{(t,n)}\Big)
+        S_i^{(n)} = \Big[\sum_j \sum_u \Big(\sum_w v_j^{(u,w)}\Big)
+                    \phi\Big(\sum_w k_j^{(u,w)}\Big)^T\Big] \, \phi\Big(\sum_u q_i^{(u,n)}\Big)
         \qquad
-        B_i^{(m,n)} = \sum_j \phi\Big(\sum_w k_j^{(m,w)}\Big)^T \phi\Big(\sum_t q_i^{(t,n)}\Big)
+        B_i^{(m,n)} = \sum_j \phi\Big(\sum_w k_j^{(m,w)}\Big)^T \phi\Big(\sum_u q_i^{(u,n)}\Big)
 
     * ``normalise="stream"`` unbinds: :math:`o_i^{(m,n)} = S_i^{(n)} \odot a^{(m,n)} / B_i^{(m,n)}`.
     * ``normalise="joint"`` stays in superposition over m:
@@ -80,17 +82,29 @@ def favor_s(
         (g, m, n, h, t, d) for ``"stream"``, (g, n, h, t, d) for ``"joint"``.
     """
     stream_keys = _check(q, k, v, stream_keys, mask, normalise)
+    tokens, rows = q.shape[4], q.shape[0] * q.shape[3] * max(q.shape[1], q.shape[2])
+    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
+    masks = mask_pieces(mask, size, tokens)
     with without_autocast(v):
-        superposed = _Superposed(q, k, v, stream_keys, mask, damping)
+        keys, damped = _binding_keys(stream_keys, v, damping)
         mixture, normaliser = attend(
-            q.shape[4],
-            superposed.queries,
-            superposed.keys_and_values,
+            (
+                _bundle(piece, damped, real, axis=0)
+                for piece, real in zip(pieces(q, size), masks, strict=True)
+            ),
+            (
+                (
+                    _bundle(k_piece, damped, real, axis=1),
+                    _bundle(v_piece, keys, real, axis=1),
+                    _weights(real),
+                )
+                for k_piece, v_piece, real in zip(
+                    pieces(k, size), pieces(v, size), masks, strict=True
+                )
+            ),
             feature_map,
-            mask=None if mask is None else mask.unsqueeze(1),  # g 1 m n t
             joint=normalise == "joint",
-            chunk_size=chunk_size if causal else None,
-            block_size=cache_block(q.shape[0] * q.shape[3] * max(q.shape[1:3]), feature_map),
+            causal=causal,
         )
         return _separate(mixture, normaliser, stream_keys, mask, normalise).to(v.dtype)
 
@@ -118,58 +132,41 @@ def favor_s_step(
     """
     stream_keys = _check(q, k, v, stream_keys, mask, normalise)
     with without_autocast(v):
-        superposed = _Superposed(q, k, v, stream_keys, mask, damping)
+        keys, damped = _binding_keys(stream_keys, v, damping)
         mixture, normaliser, after = advance(
-            superposed.queries(slice(None)),
-            *superposed.keys_and_values(slice(None)),
+            _bundle(q, damped, mask, axis=0),
+            _bundle(k, damped, mask, axis=1),
+            _bundle(v, keys, mask, axis=1),
             feature_map,
             state,
-            mask=None if mask is None else mask.unsqueeze(1),
+            mask=_weights(mask),
             joint=normalise == "joint",
         )
         answers = _separate(mixture, normaliser, stream_keys, mask, normalise)
         return answers.to(v.dtype), after
 
 
-class _Superposed:
-    """Bind and bundle, for the tokens that are asked for: queries over m, the others over n."""
+def _binding_keys(stream_keys: Tensor, v: Tensor, damping: bool) -> tuple[Tensor, Tensor]:
+    """Give the keys of values, (m, n, h, 1, d), and those of q and k, which take the damping."""
+    keys = stream_keys.to(accumulation_dtype(v)).unsqueeze(-2)
+    return keys, keys * (keys.shape[0] * keys.shape[1]) ** -0.5 if damping else keys
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        stream_keys: Tensor,
-        mask: Tensor | None,
-        damping: bool,
-    ) -> None:
-        self.q, self.k, self.v = q, k, v
-        self.stream_keys = stream_keys.to(accumulation_dtype(v)).unsqueeze(-2)  # m n h 1 d
-        self.damped_keys = self.stream_keys
-        if damping:
-            self.damped_keys = self.stream_keys * (q.shape[1] * q.shape[2]) ** -0.5
-        self.padded = None if mask is None else ~mask[:, :, :, None, :, None]  # g m n 1 t 1
 
-    def queries(self, here: slice) -> Tensor:
-        """Give (g, h, n, t, d)."""
-        return self._bundle(self.q, self.damped_keys, here, axis=0)
+def _bundle(x: Tensor, keys: Tensor, mask: Tensor | None, axis: int) -> Tensor:
+    """Bind every stream and add them up, over m (0) or n (1): gives (g, h, n or m, t, d)."""
+    if mask is not None:
+        x = x.masked_fill(~mask[:, :, :, None, :, None], 0.0)
+    # One stream at a time: the product of all of them would be as large as x again. The sum may be
+    # updated in place, since no gradient needs its earlier values.
+    (first, first_key), *others = zip(x.unbind(axis + 1), keys.unbind(axis), strict=True)
+    total = first * first_key
+    for stream, key in others:
+        total.addcmul_(stream, key)
+    return total.transpose(1, 2)
 
-    def keys_and_values(self, here: slice) -> tuple[Tensor, Tensor]:
-        """Give (g, h, m, t, d) twice."""
-        k = self._bundle(self.k, self.damped_keys, here, axis=1)
-        return k, self._bundle(self.v, self.stream_keys, here, axis=1)
 
-    def _bundle(self, x: Tensor, keys: Tensor, here: slice, axis: int) -> Tensor:
-        x = x[..., here, :]
-        if self.padded is not None:
-            x = x.masked_fill(self.padded[..., here, :], 0.0)
-        # One stream at a time: the product of all of them would be as large as x again. The sum
-        # may be updated in place, since no gradient needs its earlier values.
-        first, *others = zip(x.unbind(axis + 1), keys.unbind(axis), strict=True)
-        total = first[0] * first[1]
-        for stream, key in others:
-            total.addcmul_(stream, key)
-        return total.transpose(1, 2)
+def _weights(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.unsqueeze(1)  # g 1 m n t
 
 
 def _separate(

@@ -113,8 +113,8 @@ class ReLUFeatures(_RandomFeatures):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., d) to (..., r)."""
-        scale = self.num_features**-0.5  # in the weights, where it costs nothing
-        return self.project(x, scale).clamp_min_(0.0).add_(self.epsilon * scale)
+        scale = 1 / math.sqrt(self.num_features)  # in the weights, where it costs nothing
+        return F.relu(self.project(x, scale), inplace=True) + self.epsilon * scale
 
 
 class SoftmaxFeatures(_RandomFeatures):

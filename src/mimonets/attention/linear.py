@@ -11,8 +11,10 @@ from mimonets.attention.sums import (
     accumulation_dtype,
     advance,
     attend,
-    cache_block,
     check_mask,
+    mask_pieces,
+    piece_size,
+    pieces,
     reciprocal,
     without_autocast,
 )
@@ -55,16 +57,21 @@ def linear_attention(
         (b, h, t, d), like v.
     """
     _check(q, k, v, mask)
+    tokens, rows = q.shape[2], q.shape[0] * q.shape[1]
+    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
+    masks = mask_pieces(mask, size, tokens)
     with without_autocast(v):
         mixture, normaliser = attend(
-            q.shape[2],
-            lambda here: _part(q, mask, here),
-            lambda here: (_part(k, mask, here), _part(v, mask, here)),
+            (_as_grid(*piece) for piece in zip(pieces(q, size), masks, strict=True)),
+            (
+                (_as_grid(k_piece, real), _as_grid(v_piece, real), _weights(real))
+                for k_piece, v_piece, real in zip(
+                    pieces(k, size), pieces(v, size), masks, strict=True
+                )
+            ),
             feature_map,
-            mask=None if mask is None else mask[:, None, None, None, :],  # b 1 m n t
             joint=True,
-            chunk_size=chunk_size if causal else None,
-            block_size=cache_block(q.shape[0] * q.shape[1], feature_map),
+            causal=causal,
         )
         return _normalise(mixture, normaliser, mask).to(v.dtype)
 
@@ -90,21 +97,25 @@ def linear_attention_step(
     _check(q, k, v, mask)
     with without_autocast(v):
         mixture, normaliser, after = advance(
-            _part(q, mask, slice(None)),
-            _part(k, mask, slice(None)),
-            _part(v, mask, slice(None)),
+            _as_grid(q, mask),
+            _as_grid(k, mask),
+            _as_grid(v, mask),
             feature_map,
             state,
-            mask=None if mask is None else mask[:, None, None, None, :],
+            mask=_weights(mask),
             joint=True,
         )
         return _normalise(mixture, normaliser, mask).to(v.dtype), after
 
 
-def _part(x: Tensor, mask: Tensor | None, here: slice) -> Tensor:
-    """Take some tokens of one stream as those of a 1 x 1 grid, with nothing in their padding."""
-    part = x[:, :, None, here].to(accumulation_dtype(x))  # b h 1 t d
-    return part if mask is None else part.masked_fill(~mask[:, None, None, here, None], 0.0)
+def _as_grid(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Take the tokens of one stream as those of a 1 x 1 grid, with nothing in their padding."""
+    x = x.unsqueeze(2).to(accumulation_dtype(x))  # b h 1 t d
+    return x if mask is None else x.masked_fill(~mask[:, None, None, :, None], 0.0)
+
+
+def _weights(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask[:, None, None, None, :]  # b 1 m n t
 
 
 def _normalise(mixture: Tensor, normaliser: Tensor, mask: Tensor | None) -> Tensor:

@@ -5,7 +5,7 @@ matrix A and the vector C of the normaliser. Here they are built, carried from c
 read with queries. Plain linear attention is the case m = n = 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -28,15 +28,12 @@ class AttentionState(NamedTuple):
 
 
 def attend(
-    tokens: int,
-    q: Callable[[slice], Tensor],
-    kv: Callable[[slice], tuple[Tensor, Tensor]],
+    q: Iterable[Tensor],
+    kv: Iterable[tuple[Tensor, Tensor, Tensor | None]],
     feature_map: FeatureMap,
     *,
-    mask: Tensor | None,
     joint: bool,
-    chunk_size: int | None = None,
-    block_size: int,
+    causal: bool,
 ) -> tuple[Tensor, Tensor]:
     r"""Mix the values of all m, and give the normaliser of each (m, n) beside it.
 
@@ -49,38 +46,34 @@ def attend(
     Causal sums run over :math:`j \le i`. They go chunk by chunk: scores within a chunk, A and C
     for what lies before it. Memory grows with the number of tokens, not with tokens x r x d.
 
+    The tokens come in :func:`pieces`, and nothing is prepared for one before its turn.
+
     Args:
-        tokens: How many there are.
-        q: Gives the queries of some of the tokens, (..., n, t, d).
-        kv: Gives their keys and values, (..., m, s, d), the latter zero where they are padded. Both
-            are asked for a part at a time, so that nothing is prepared before it is needed.
+        q: Queries, (..., n, t, d) each.
+        kv: Keys, (..., m, s, d) each, their values, zero where they are padded, and the mask that
+            gives the weights w, (..., m, n, s): True = real token; None if all are.
         feature_map: phi.
-        mask: (..., m, n, s), the weights w: True = real token; None if all are.
         joint: Sum the normaliser over m, which is cheaper than doing so afterwards.
-        chunk_size: Tokens of a causal chunk; None to sum over all j.
-        block_size: Tokens to work on at once where it makes no difference but in time.
+        causal: Sum over j <= i only.
 
     Returns:
         S, (..., n, t, d), and B, (..., m, n, t); of size 1 along m if joint. Both carry the same
         factor per query, which only their ratio is free of.
     """
-    if tokens == 0:
-        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
     state, parts = None, []
-    if chunk_size is not None:
-        for here in _pieces(tokens, chunk_size):
+    if causal:
+        for queries, (k, v, mask) in zip(q, kv, strict=True):
             mixture, normaliser, state = advance(
-                q(here), *kv(here), feature_map, state, mask=_part(mask, here), joint=joint
+                queries, k, v, feature_map, state, mask=mask, joint=joint
             )
             parts.append((mixture, normaliser))
     else:
-        for here in _blocks(tokens, block_size):
-            k, v = kv(here)
-            state = _absorb(k, v, feature_map, state, _part(mask, here), joint)
+        for k, v, mask in kv:
+            state = _absorb(k, v, feature_map, state, mask, joint)
         assert state is not None
         columns, size = _columns(state), state.context.shape[-1]
-        for here in _blocks(tokens, block_size):
-            parts.append(_read(feature_map.queries(q(here), state.peak), columns, size))
+        for queries in q:
+            parts.append(_read(feature_map.queries(queries, state.peak), columns, size))
     mixtures, normalisers = zip(*parts, strict=True)
     return torch.cat(mixtures, dim=-2), torch.cat(normalisers, dim=-1)
 
@@ -125,9 +118,37 @@ def reciprocal(normaliser: Tensor) -> Tensor:
     return normaliser.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
 
 
-def cache_block(rows: int, feature_map: FeatureMap) -> int:
-    """How many tokens' features, at so many rows a token, are used up while still in the cache."""
-    return max(64, BLOCK // (rows * feature_map.num_features))
+def piece_size(
+    tokens: int, rows: int, feature_map: FeatureMap, chunk_size: int | None
+) -> int | None:
+    """How many tokens to work on at once; None for all of them.
+
+    For causal attention that is its ``chunk_size``. Where that is None the order of tokens does not
+    matter, and neither do pieces, but in time: features, of so many rows a token, should be used
+    up while they are still in the cache. A compiler sees to that by itself.
+    """
+    if tokens == 0:
+        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
+    if chunk_size is None:
+        compiling = torch.compiler.is_compiling()
+        return None if compiling else max(64, BLOCK // (rows * feature_map.num_features))
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
+    return chunk_size
+
+
+def pieces(x: Tensor, size: int | None, dim: int = -2) -> tuple[Tensor, ...]:
+    """Cut the tokens of x into pieces; the gradient puts them together in one go."""
+    return (x,) if size is None else torch.split(x, size, dim=dim)
+
+
+def mask_pieces(
+    mask: Tensor | None, size: int | None, tokens: int
+) -> tuple[Tensor, ...] | tuple[None, ...]:
+    """Cut a mask, (..., t), alike; no mask for any piece if there is none."""
+    if mask is not None:
+        return pieces(mask, size, dim=-1)
+    return (None,) if size is None else (None,) * -(-tokens // size)
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:
@@ -154,22 +175,6 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
         )
     if tuple(mask.shape) != shape:
         raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
-
-
-def _pieces(tokens: int, size: int) -> list[slice]:
-    """Cut the tokens into pieces of ``size``; the last may be shorter."""
-    if size < 1:
-        raise ValueError(f"chunk_size={size} holds no token: take at least 1, such as 64.")
-    return [slice(start, start + size) for start in range(0, tokens, size)]
-
-
-def _blocks(tokens: int, size: int) -> list[slice]:
-    """Cut the tokens into blocks, but leave that to a compiler if there is one."""
-    return [slice(None)] if torch.compiler.is_compiling() else _pieces(tokens, size)
-
-
-def _part(mask: Tensor | None, here: slice) -> Tensor | None:
-    return None if mask is None else mask[..., here]
 
 
 def _absorb(
