@@ -2,8 +2,18 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from mimonets import MIMOConv, MIMOConvConfig, WideIsoNetConfig, WideResNet, WideResNetConfig
+from mimonets import (
+    MIMOConv,
+    MIMOConvConfig,
+    MIMOFormerConfig,
+    PerformerConfig,
+    TransformerConfig,
+    WideIsoNetConfig,
+    WideResNet,
+    WideResNetConfig,
+)
 from mimonets.evaluation import count_macs, count_modes
+from mimonets.models.registry import model_class_for
 
 MNIST = {
     "depth": 10,
@@ -98,3 +108,83 @@ def test_modes_that_do_not_exist_and_things_that_are_no_models_are_refused():
         count_macs(MIMOConvConfig(), 5)
     with pytest.raises(ValueError, match="int describes no model.*MIMOConvConfig"):
         count_macs(3)
+
+
+# Sequence models
+
+TEXT = {
+    **{"vocab_size": 257, "max_length": 4096, "num_classes": 2, "depth": 6},
+    **{"heads": 8, "head_dim": 64, "dim": 512, "hidden_dim": 2048},
+}
+
+
+def grid(side, superpose):
+    return MIMOFormerConfig(**TEXT, grid=(side, side), superpose=superpose)
+
+
+@pytest.mark.parametrize(
+    ("config", "paper"),
+    [
+        (PerformerConfig(**TEXT), 90.5),
+        (grid(2, "attention"), 84.1),
+        (grid(2, "attention+mlp"), 55.0),
+        (grid(4, "attention"), 80.8),
+        (grid(4, "attention+mlp"), 37.2),
+    ],
+)
+def test_the_papers_text_table_is_reproduced_within_half_a_percent(config, paper):
+    cost = count_macs(config)
+    assert cost.paper / 1e9 == pytest.approx(paper, rel=0.005)
+    assert cost["K/Q/V"].paper / 1e9 == pytest.approx(19.34, rel=0.005)
+    assert [part.name for part in cost.parts if part.name != "binding"] == [
+        *("K/Q/V", "attention", "MLPs", "readout")
+    ]
+
+
+def test_the_transformer_costs_more_than_the_paper_prints_and_why():
+    cost = count_macs(TransformerConfig(**TEXT))
+    one_product = 4096 * 4096 * 512 * 6
+    # The paper's 58.80 holds one of the two L x L products beside the output projection.
+    output = 512 * 512 * 4096 * 6
+    assert (one_product + output) / 1e9 == pytest.approx(58.80, rel=0.015)
+    assert cost["attention"].plain == 2 * one_product + output
+    assert cost.plain / 1e9 == pytest.approx(180.4, rel=0.001)
+
+
+def test_superposing_the_projections_divides_them_by_n():
+    mlp, qkv = count_macs(grid(4, "attention+mlp")), count_macs(grid(4, "attention+mlp+qkv"))
+    assert qkv["K/Q/V"].plain == pytest.approx(mlp["K/Q/V"].plain / 4)
+    assert qkv["attention"].plain == mlp["attention"].plain
+    assert qkv.paper / 1e9 == pytest.approx(22.7, rel=0.005)
+
+
+SMALL = {
+    **{"vocab_size": 11, "max_length": 37, "num_classes": 3, "depth": 2},
+    **{"heads": 2, "head_dim": 5, "dim": 6, "hidden_dim": 7, "num_features": 13},
+}
+EXTENTS = ["attention", "attention+mlp", "attention+mlp+qkv"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("features", ["relu", "softmax", "dpfp"])
+@pytest.mark.parametrize("superpose", [None, *EXTENTS])
+def test_plain_macs_of_sequence_models_agree_with_the_operator_counter(superpose, features, causal):
+    options = {**SMALL, "features": features, "causal": causal}
+    if superpose is None:
+        config = PerformerConfig(**options)
+    else:
+        config = MIMOFormerConfig(**options, grid=(2, 3), superpose=superpose)
+    model = model_class_for(config)(config).eval()
+    for active in {1, model.num_streams}:
+        cost = count_macs(config, active)
+        tokens = model.example_inputs(2 * active)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(tokens, active_streams=active)
+        assert cost.plain * len(tokens) == pytest.approx(counter.get_total_flops() / 2, rel=1e-12)
+
+
+def test_pairs_cost_two_encodings():
+    single, pair = (
+        count_macs(PerformerConfig(**SMALL, head=head)) for head in ("classify", "pair")
+    )
+    assert pair["attention"].plain == 2 * single["attention"].plain

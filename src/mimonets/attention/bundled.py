@@ -6,8 +6,10 @@ from mimonets.attention.features import FeatureMap
 from mimonets.attention.sums import (
     accumulation_dtype,
     attend,
-    cache_block,
     check_mask,
+    mask_pieces,
+    piece_size,
+    pieces,
     reciprocal,
     without_autocast,
 )
@@ -24,7 +26,7 @@ def favor_s_bundled(
     mask: Tensor | None = None,
     causal: bool = False,
     damping: bool = True,
-    chunk_size: int = 64,
+    chunk_size: int = 32,
 ) -> Tensor:
     r"""Attend in superposition, with bundles that were made before the projections.
 
@@ -55,31 +57,34 @@ def favor_s_bundled(
             f"of n, and they came as {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
         )
     check_mask(mask, (q.shape[0], m, n, q.shape[3]), "(groups, m, n, tokens)")
+    tokens, rows = q.shape[3], q.shape[0] * q.shape[2] * max(m, n)
+    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
+    masks = mask_pieces(mask, size, tokens)
     with without_autocast(v):
         dtype = accumulation_dtype(v)
         scale = (m * n) ** -0.5 if damping else 1.0
-        held = None if mask is None else mask.any(dim=2)[:, None, :, :, None]  # g 1 m t 1
-
-        def queries(here: slice) -> Tensor:
-            return q[..., here, :].to(dtype).transpose(1, 2) * scale  # g h n t d
-
-        def keys_and_values(here: slice) -> tuple[Tensor, Tensor]:
-            keys, values = (x[..., here, :].to(dtype).transpose(1, 2) for x in (k, v))
-            if held is not None:  # where all streams of a bundle are padded there is no value
-                values = values * held[..., here, :]
-            return keys * scale, values  # g h m t d
-
         mixture, normaliser = attend(
-            q.shape[3],
-            queries,
-            keys_and_values,
+            (piece.to(dtype).transpose(1, 2) * scale for piece in pieces(q, size)),
+            (
+                (
+                    k_piece.to(dtype).transpose(1, 2) * scale,
+                    _without_padding(v_piece.to(dtype).transpose(1, 2), real),
+                    None if real is None else real.unsqueeze(1),  # g 1 m n t
+                )
+                for k_piece, v_piece, real in zip(
+                    pieces(k, size), pieces(v, size), masks, strict=True
+                )
+            ),
             feature_map,
-            mask=None if mask is None else mask.unsqueeze(1),
             joint=True,
-            chunk_size=chunk_size if causal else None,
-            block_size=cache_block(q.shape[0] * q.shape[2] * max(m, n), feature_map),
+            causal=causal,
         )
         inverse = reciprocal(normaliser).squeeze(-3)  # g h n t
         if mask is not None:
             inverse = inverse * mask.any(dim=1).unsqueeze(1)
         return (mixture * inverse.unsqueeze(-1)).transpose(1, 2).to(v.dtype)
+
+
+def _without_padding(v: Tensor, mask: Tensor | None) -> Tensor:
+    """Empty the values, (g, h, m, t, d), where all streams of a bundle are padded."""
+    return v if mask is None else v * mask.any(dim=2)[:, None, :, :, None]

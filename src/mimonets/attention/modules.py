@@ -68,7 +68,7 @@ class FavorS(nn.Module):
     """
 
     stream_keys: Tensor
-    chunk_size = 64  # M x N scores per pair of tokens: half the size costs half of them
+    chunk_size = 32  # smaller than for one stream: M x N scores per pair of tokens
 
     def __init__(
         self,
