@@ -92,7 +92,7 @@ def demo(args: Namespace) -> None:
 def _run_bench(
     titles: list[str],
     configs: list[Any],
-    modes: list[int] | None,
+    modes: list[int | None] | None,
     settings: Any,
     plot: str | Path | None,
     quiet: bool,

@@ -108,7 +108,10 @@ def _add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> Non
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )
     parser.add_argument(
-        "--active-streams", type=_modes, metavar="1,2,4", help="only these modes (all)"
+        "--active-streams",
+        type=_modes,
+        metavar="1,2,max",
+        help="only these modes; max is all streams of the model",
     )
 
 
@@ -116,12 +119,13 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def _modes(text: str) -> list[int]:
+def _modes(text: str) -> list[int | None]:
+    words = dict.fromkeys(text.split(","))
     try:
-        return sorted({int(word) for word in text.split(",")})
+        return [None if word == "max" else int(word) for word in words]
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of modes: write whole numbers with commas, as in 1,2,4"
+            f"{text!r} is no list of modes: write whole numbers with commas, as in 1,2,4 or 1,max"
         ) from None
 
 

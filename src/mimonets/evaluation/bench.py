@@ -18,6 +18,7 @@ from mimonets.models import (
     WideResNetConfig,
 )
 from mimonets.models.registry import model_class_for
+from mimonets.vsa import check_active_streams
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class BenchResult:
 @torch.inference_mode()
 def bench(
     configs: Any | Sequence[Any],
-    modes: Sequence[int] | None = None,
+    modes: Sequence[int | None] | None = None,
     settings: BenchSettings | None = None,
     *,
     after_round: Callable[[], object] = lambda: None,
@@ -93,8 +94,8 @@ def bench(
 
     Args:
         configs: of the models, which must take the same inputs.
-        modes: numbers of active streams; by default the divisors of each model's streams, or all
-            up to four.
+        modes: numbers of active streams, None for all that a model has; by default the divisors
+            of each model's streams, or all up to four.
         settings: batch size, rounds and so on.
         after_round: called after each round, for a progress bar.
     """
@@ -110,7 +111,8 @@ def bench(
     entries: dict[str, tuple[nn.Module, int, Any]] = {}
     for config in configs:
         model = _place(model_class_for(config)(config), settings).eval()
-        for mode in modes or default_modes(model.num_streams):
+        for wanted in modes or default_modes(model.num_streams):
+            mode = check_active_streams(wanted, model.num_streams)
             entries[f"{model_name(config)}, {mode} active"] = (model, mode, config)
     own = {name: mode for name, (_, mode, _) in entries.items()}
     for name, other in others.items():

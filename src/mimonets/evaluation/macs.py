@@ -127,7 +127,7 @@ BLOCK_PARTS = {
 }
 
 
-def count_modes(config: Any, modes: Iterable[int] | None = None) -> list[Cost]:
+def count_modes(config: Any, modes: Iterable[int | None] | None = None) -> list[Cost]:
     """Count the cost of several modes; by default of every one, from slow to fast."""
-    every = range(1, getattr(config, "num_streams", 1) + 1)
-    return [count_macs(config, mode) for mode in (modes or every)]
+    wanted = modes or range(1, getattr(config, "num_streams", 1) + 1)
+    return [count_macs(config, mode) for mode in wanted]
