@@ -1,4 +1,4 @@
-"""How much faster is the isometry penalty by matrix products than by convolution?
+"""Time the isometry penalty by matrix products against the convolution it replaces.
 
 Writes results/bench-isometry.json: forward and backward over all trunk convolutions of a
 MIMOConv-28-10, interleaved.
