@@ -115,7 +115,8 @@ def _run_bench(
     }
     if not quiet:
         _console().print(bench_table(result, costs))
-        print(shares_line(result))
+        if result.time_shares:
+            print(shares_line(result))
     if plot:
         path = plot_bench(result, plot)
         if not quiet:

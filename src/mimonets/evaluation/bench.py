@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
 from mimonets.models import (
+    ImageModel,
     MIMOConvConfig,
     MIMOFormerConfig,
     PerformerConfig,
@@ -137,6 +138,7 @@ def bench(
                 entries[name][0], inputs, rounds=min(5, settings.rounds), active_streams=mode
             )
             for name, mode in own.items()
+            if isinstance(entries[name][0], ImageModel)  # the parts of others are in their blocks
         },
         peak_bytes={
             name: peak_memory(partial(model, inputs, active_streams=mode))

@@ -85,7 +85,7 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
 
 def shares_line(result: BenchResult) -> str:
     """Say which parts the fastest mode spends its time in."""
-    name = max(result.modes, key=lambda label: result.modes[label])
+    name = max(result.time_shares, key=lambda label: result.modes[label])
     shares = result.time_shares[name]
     parts = ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
     return f"Time of {name} by part: {parts}."

@@ -1,0 +1,123 @@
+"""The tables of README and docs, made from the files in results/."""
+
+import json
+from pathlib import Path
+
+from mimonets.evaluation import count_macs
+from mimonets.recipes import load_recipe
+
+ROOT = Path(__file__).parents[1]
+
+
+def result(name):
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def table(header, rows, left=1):
+    rule = ["---"] * left + ["---:"] * (len(header) - left)
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def mimoconv_table(name="bench-mimoconv"):
+    record = result(name)
+    one, plain = "MIMOConv-28-10 (N=1)", "WideResNet-28-10"
+    rows = []
+    for contender in record["contenders"]:
+        active = contender["active_streams"]
+        speedup = contender["speedup"]
+        low, high = contender["quartiles"]
+        rows.append(
+            [
+                contender["name"].partition(",")[0] + (f", {active} active" if active else ""),
+                f"{contender['inputs_per_second']:.1f} ({low:.1f}-{high:.1f})",
+                f"{speedup[one]['median']:.2f}",
+                f"{speedup[plain]['median']:.2f}",
+                f"{record['macs_per_input'][contender['name']] / 1e6:.0f}",
+            ]
+        )
+    header = ["network", "inputs/s (quartiles)", "× one stream", "× WideResNet", "MMAC/input"]
+    return table(header, rows)
+
+
+def mimoformer_table():
+    record = result("bench-mimoformer")
+    rows = [
+        [
+            contender["name"].rpartition(",")[0] or contender["name"],
+            f"{contender['inputs_per_second']:.2f}",
+            f"{contender['speedup']['Performer']['median']:.2f}",
+            f"{record['macs_per_input']['Performer'] / record['macs_per_input'][contender['name']]:.2f}",
+            f"{contender['peak_bytes'] / 1e9:.2f}",
+        ]
+        for contender in record["contenders"]
+    ]
+    header = ["network", "sequences/s", "× Performer", "its MACs say", "peak GB"]
+    return table(header, rows)
+
+
+def outside_the_trunk():
+    shares = result("bench-mimoconv")["time_shares"]["MIMOConv-28-10 (N=4), 4 active"]
+    return f"{shares['stem'] + shares['binding'] + shares['unbinding']:.1%}"
+
+
+def isometry_speedup():
+    return f"{result('bench-isometry')['speedup']['median']:.1f}"
+
+
+def machine():
+    where = result("bench-mimoconv")["environment"]
+    return f"{where['cores']} cores of an {where['cpu']}, {where['threads']} threads, PyTorch {where['torch']}"
+
+
+PAPER = {
+    "transformer": "129.8",
+    "performer": "90.5",
+    "mimoformer-n2": "84.1",
+    "mimoformer-n2-mlp": "55.0",
+    "mimoformer-n4": "80.8",
+    "mimoformer-n4-mlp": "37.2",
+}
+
+
+def text_cost_rows():
+    rows = []
+    for variant in (*PAPER, "mimoformer-n2-qkv", "mimoformer-n4-qkv"):
+        cost = count_macs(load_recipe(f"lra-text-{variant}").model)
+        parts = {part.name: part.paper / 1e9 for part in cost.parts}
+        cells = [
+            f"{parts[name]:.{digits}f}" if name in parts else ""
+            for name, digits in (
+                *(("K/Q/V", 2), ("attention", 2), ("binding", 3), ("MLPs", 2), ("readout", 3)),
+            )
+        ]
+        rows.append([f"`{variant}`", *cells, f"{cost.paper / 1e9:.1f}", PAPER.get(variant, "")])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def recall_rows():
+    rows = result("recall-in-superposition")["rows"]
+    found = {(row["extent"], row["grid"], row["embedding"], row["head"]): row for row in rows}
+    return "\n".join(
+        f'| `"{extent}"` | '
+        + " | ".join(
+            f"{found[extent, grid, 512, head]['accuracy']:.1%}"
+            for grid in (2, 4)
+            for head in (512, 2048)
+        )
+        + " |"
+        for extent in ("attention", "attention+mlp", "attention+mlp+qkv")
+    )
+
+
+PLACES = {
+    "README.md": [mimoconv_table],
+    "docs/speed.md": [
+        mimoconv_table,
+        lambda: mimoconv_table("bench-mimoconv-channels-last"),
+        mimoformer_table,
+        outside_the_trunk,
+        isometry_speedup,
+        machine,
+    ],
+    "docs/superposition.md": [text_cost_rows, recall_rows],
+}

@@ -1,0 +1,37 @@
+"""Every measured number in README and docs is found in results/."""
+
+import re
+
+import pytest
+
+from numbers_in_docs import PLACES, ROOT, result
+
+
+@pytest.mark.parametrize("page", PLACES)
+def test_pages_show_what_was_measured(page):
+    text = (ROOT / page).read_text()
+    for make in PLACES[page]:
+        assert make() in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.stem)
+def test_every_result_names_its_command_commit_and_machine(path):
+    where = result(path.stem)["environment"]
+    assert where["command"]
+    assert re.fullmatch(r"[0-9a-f]{12}(\+changes)?", where["commit"])
+    assert where["cpu"]
+    assert where["torch"]
+
+
+def test_the_targets_for_speed_were_met_where_we_say_so():
+    conv = {c["name"]: c for c in result("bench-mimoconv")["contenders"]}
+    fast = conv["MIMOConv-28-10 (N=4), 4 active"]["speedup"]
+    assert fast["MIMOConv-28-10 (N=1)"]["median"] >= 3.8
+    assert fast["WideResNet-28-10"]["median"] >= 3.7
+    former = {c["name"]: c for c in result("bench-mimoformer")["contenders"]}
+    for name, least in (
+        ("MIMOFormer (2x2, attention+mlp), 4 active", 1.5),
+        ("MIMOFormer (4x4, attention+mlp), 16 active", 2.2),
+    ):
+        assert former[name]["speedup"]["Performer"]["median"] >= least
+        assert former[name]["peak_bytes"] < former["Performer"]["peak_bytes"]
