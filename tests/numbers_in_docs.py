@@ -41,12 +41,13 @@ def mimoconv_table(name="bench-mimoconv"):
 
 def mimoformer_table():
     record = result("bench-mimoformer")
+    macs = record["macs_per_input"]
     rows = [
         [
             contender["name"].rpartition(",")[0] or contender["name"],
             f"{contender['inputs_per_second']:.2f}",
             f"{contender['speedup']['Performer']['median']:.2f}",
-            f"{record['macs_per_input']['Performer'] / record['macs_per_input'][contender['name']]:.2f}",
+            f"{macs['Performer'] / macs[contender['name']]:.2f}",
             f"{contender['peak_bytes'] / 1e9:.2f}",
         ]
         for contender in record["contenders"]
@@ -66,7 +67,8 @@ def isometry_speedup():
 
 def machine():
     where = result("bench-mimoconv")["environment"]
-    return f"{where['cores']} cores of an {where['cpu']}, {where['threads']} threads, PyTorch {where['torch']}"
+    cores = f"{where['cores']} cores of an {where['cpu']}, {where['threads']} threads"
+    return f"{cores}, PyTorch {where['torch']}"
 
 
 PAPER = {

@@ -25,7 +25,7 @@ def python_blocks():
             yield pytest.param(code, output, id=f"{page.stem}-{number}")
 
 
-@pytest.mark.parametrize(("code", "output"), python_blocks())
+@pytest.mark.parametrize(("code", "output"), list(python_blocks()))
 def test_python_blocks_run_and_print_what_they_show(code, output, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<page>", "exec"), {})
@@ -40,7 +40,7 @@ def readme_commands():
                 yield command
 
 
-@pytest.mark.parametrize("command", readme_commands())
+@pytest.mark.parametrize("command", list(readme_commands()))
 def test_every_command_of_the_readme_runs(command, tmp_path):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     where = tmp_path
