@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 import mimonets as mn
 
@@ -386,3 +388,63 @@ def test_compile_keeps_the_answers(extent):
     with torch.inference_mode():
         compiled = torch.compile(model, fullgraph=True)
         assert_close(compiled(tokens, mask=mask), model(tokens, mask=mask), rtol=1e-4, atol=1e-5)
+
+
+class Square(TorchDispatchMode):
+    """Remember whether any operation made a tensor with two axes as long as the sequence."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.length, self.found = length, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(out):
+            if isinstance(tensor, torch.Tensor) and tensor.shape.count(self.length) > 1:
+                self.found.append((func, tuple(tensor.shape)))
+        return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("make", [m for k, m in MAKERS.items() if k != "transformer"])
+def test_nothing_grows_with_the_square_of_the_length(make, causal):
+    model = make(max_length=311, causal=causal)
+    tokens = torch.randint(11, (7, 311))
+    with Square(311) as square:
+        model(tokens, mask=torch.ones_like(tokens, dtype=torch.bool)).sum().backward()
+    assert square.found == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("features", ["relu", "softmax", "dpfp"])
+def test_bf16_autocast_trains_without_nan_for_200_steps_on_long_sequences(features, causal):
+    # Which symbol did the sequence start with?
+    torch.manual_seed(0)
+    config = mn.MIMOFormerConfig(
+        **{
+            **SMALL,
+            "max_length": 2048,
+            "head_dim": 16,
+            "dim": 16,
+            "hidden_dim": 32,
+            "dropout": 0.1,
+        },
+        grid=(2, 2),
+        superpose="attention+mlp",
+        features=features,
+        num_features=32,
+        causal=causal,
+    )
+    model = mn.MIMOFormer(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(200):
+        tokens = torch.randint(11, (4, 1024))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(tokens), tokens[:, 0] % 3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert loss.isfinite(), step
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
