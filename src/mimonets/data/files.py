@@ -194,7 +194,7 @@ def cached(kind: str, key: object, make: Callable[[], Arrays]) -> Arrays:
     path = cache_dir() / "derived" / f"{kind}-{digest}.npz"
     if path.is_file():
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
         except DAMAGED:
             path.unlink(missing_ok=True)

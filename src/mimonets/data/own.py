@@ -55,7 +55,7 @@ def load_npz(config: DataConfig) -> Splits[ImageSet]:
     if not path.is_file():
         raise ValueError(f"npz: there is no file {path}: give the path of a .npz.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (*DAMAGED, TypeError, AttributeError) as error:
         raise damaged(path, error) from None

@@ -27,7 +27,7 @@ from mimonets.data.snakes import draw_images
 
 PUBLISHED = (160_000, 20_000, 20_000)
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-BLOCK = 500  # images that share a stream of random numbers
+BLOCK = 100  # images that share a stream of random numbers; a smaller set is a beginning
 
 
 def load_pathfinder(config: DataConfig) -> Splits[SequenceSet]:

@@ -73,13 +73,13 @@ def _load(config: DataConfig, length: int, sample: Sampler) -> Splits[SequenceSe
 
 def _distinct(rng: np.random.Generator, count: int, length: int, sample: Sampler) -> np.ndarray:
     """Draw sequences without duplicates, in the order they came."""
-    drawn = sample(rng, 0, length)
+    drawn = sample(rng, count, length)
     for _ in range(100):
-        drawn = np.concatenate([drawn, sample(rng, count, length)])
         first = np.sort(np.unique(drawn, axis=0, return_index=True)[1])
         drawn = drawn[first]
         if len(drawn) >= count:
             return drawn[:count]
+        drawn = np.concatenate([drawn, sample(rng, count, length)])
     raise ValueError(
         f"there are not {count} different sequences of length {length}: ask for fewer or longer."
     )

@@ -84,8 +84,8 @@ def to_tokens(
     """Pad documents that lie one after the other: token = byte + 1, 0 is padding.
 
     >>> to_tokens(np.frombuffer(b"abc", np.uint8), np.array([1, 2]), most=2)[0]
-    tensor([[98,  0],
-            [99, 100]], dtype=torch.uint8)
+    tensor([[ 98,   0],
+            [ 99, 100]], dtype=torch.uint8)
     """
     # UTF-8 never uses 255, so that bytes plus one nearly always fit a byte.
     dtype = np.dtype(np.uint8 if content.max(initial=0) < 255 else np.int16)
