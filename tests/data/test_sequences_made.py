@@ -93,6 +93,9 @@ def test_released_listops_files_are_read_as_they_are(tmp_path):
     data = load_data(DataConfig(name="listops", dir=str(tmp_path)))
     assert data.train.tokens.tolist() == [[12, 3, 8, 15], [11, 3, 8, 15]]
     assert data.validation.labels.tolist() == [7, 2]
+    (tmp_path / "basic_val.tsv").unlink()
+    with pytest.raises(ValueError, match="holds only some of LRA's files: basic_val.tsv missing"):
+        load_data(DataConfig(name="listops", dir=str(tmp_path)))
 
 
 def test_broken_expressions_are_refused():

@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
-from mimonets.data.files import DAMAGED, Remote, damaged, data_dir, find, find_or_fetch
+from mimonets.data.files import (
+    DAMAGED,
+    Arrays,
+    Remote,
+    cached,
+    damaged,
+    data_dir,
+    find,
+    find_or_fetch,
+    fingerprint,
+)
 from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
 from mimonets.data.unpickle import load_pickle
 
@@ -94,18 +104,30 @@ def _load(
     config: DataConfig, versions: tuple[Version, ...], name: str, num_classes: int
 ) -> Splits[ImageSet]:
     version, path = _locate(config, versions, name)
+    if path.is_dir():
+        arrays = _read(version, path)
+    else:  # unpacking takes many seconds: once is enough
+        arrays = cached(name, (name, 1, fingerprint(path)), lambda: _read(version, path))
+
+    def part(title: str) -> ImageSet:
+        images = torch.from_numpy(arrays[f"{title}_images"])
+        labels = torch.from_numpy(arrays[f"{title}_labels"])
+        return ImageSet(images, labels, num_classes, f"{name} {title}")
+
+    return Splits(part("train"), None, part("test"))
+
+
+def _read(version: Version, path: Path) -> Arrays:
     wanted = [*version.train, version.test]
     files = _read_folder(path, wanted) if path.is_dir() else _read_archive(path, wanted)
     pieces = {file: version.read(content, f"{path}, {file}") for file, content in files.items()}
-
-    def part(names: tuple[str, ...], title: str) -> ImageSet:
-        images = np.concatenate([pieces[name][0] for name in names]).reshape(-1, 3, 32, 32)
-        labels = np.concatenate([pieces[name][1] for name in names]).astype(np.int64)
-        return ImageSet(
-            torch.from_numpy(images), torch.from_numpy(labels), num_classes, f"{name} {title}"
-        )
-
-    return Splits(part(version.train, "train"), None, part((version.test,), "test"))
+    arrays: Arrays = {}
+    for title, names in (("train", version.train), ("test", (version.test,))):
+        images = np.concatenate([pieces[name][0] for name in names])
+        labels = np.concatenate([pieces[name][1] for name in names])
+        arrays[f"{title}_images"] = images.reshape(-1, 3, 32, 32)
+        arrays[f"{title}_labels"] = labels.astype(np.int64)
+    return arrays
 
 
 def _locate(config: DataConfig, versions: tuple[Version, ...], name: str) -> tuple[Version, Path]:

@@ -38,7 +38,12 @@ def load_listops(config: DataConfig) -> Splits[SequenceSet]:
     most = config.length or MAX_LENGTH
     if config.dir is not None:
         folder = data_dir(config)
-        files = [find(folder, _places(part)) for part in ("train", "val", "test")]
+        files = [find(folder, _places(part)) for part in PARTS]
+        if any(files) and not all(files):
+            missing = [_places(p)[0] for p, f in zip(PARTS, files, strict=True) if f is None]
+            raise ValueError(
+                f"listops: {folder} holds only some of LRA's files: {', '.join(missing)} missing."
+            )
         if all(files):
             parts = [_read_cached(file, most) for file in files if file]
             return Splits(*(_as_set(*part) for part in zip(parts, SPLITS, strict=True)))
@@ -59,6 +64,7 @@ def load_listops(config: DataConfig) -> Splits[SequenceSet]:
 
 
 SPLITS = ("train", "validation", "test")
+PARTS = ("train", "val", "test")  # the same in LRA's file names
 
 
 def tokenise(source: str) -> list[int]:
