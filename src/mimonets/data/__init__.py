@@ -1,0 +1,23 @@
+"""Data: loaders, generators, and batches that depend on the seed, epoch and step alone.
+
+Knows no models. What is read or fetched stays as it was published; what is derived is cached.
+"""
+
+from mimonets.data.augment import AugmentConfig
+from mimonets.data.batches import ImageBatches, SequenceBatches
+from mimonets.data.config import DataConfig
+from mimonets.data.registry import DATASETS, load_data
+from mimonets.data.sets import IGNORED, ImageSet, SequenceSet, Splits
+
+__all__ = [
+    "DATASETS",
+    "IGNORED",
+    "AugmentConfig",
+    "DataConfig",
+    "ImageBatches",
+    "ImageSet",
+    "SequenceBatches",
+    "SequenceSet",
+    "Splits",
+    "load_data",
+]

@@ -1,0 +1,221 @@
+"""Batches that depend on the seed, the epoch and the step alone.
+
+A run that resumes at any step of any epoch sees exactly the batches it would have seen. The data
+stays one tensor of small integers; a batch is an index, batched changes and one conversion.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import torch
+from torch import Tensor
+
+from mimonets.data.augment import (
+    AugmentConfig,
+    channel_statistics,
+    crop_at,
+    draw_flips,
+    draw_offsets,
+    flip_where,
+    standardise,
+)
+from mimonets.data.sets import IGNORED, AnySet, ImageSet, SequenceSet
+
+# b items   t tokens
+
+
+def generator_for(*numbers: int) -> torch.Generator:
+    """Make a generator whose stream belongs to these numbers: seed, epoch, step, purpose.
+
+    >>> generator_for(0, 1).initial_seed() == generator_for(0, 1).initial_seed()
+    True
+    """
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:  # the mixing step of SplitMix64, Steele et al., OOPSLA 2014
+        state = (state ^ number) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return torch.Generator().manual_seed(state)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The items of one step: those of all ranks, and which of them are this rank's."""
+
+    index: Tensor
+    mine: slice
+
+
+class _Batches(Generic[AnySet]):
+    """Order and cut: what image and sequence batches share.
+
+    A global batch has ``batch_size * world_size`` items, of which every rank gets its slice: two
+    ranks with batches of b / 2 see what one rank with batches of b sees.
+    """
+
+    def __init__(
+        self,
+        data: AnySet,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        repeats: int = 1,
+        seed: int = 0,
+        drop_last: bool = False,
+        device: str | torch.device = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("repeats", repeats)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1.")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank} is not one of {world_size}: ranks count from 0.")
+        self.data: AnySet = data
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.repeats = repeats
+        self.seed = seed
+        self.drop_last = drop_last
+        self.device = torch.device(device)
+        self.rank = rank
+        self.world_size = world_size
+        if drop_last and not len(self):
+            raise ValueError(
+                f"{data.name}: {len(data)} items x {repeats} do not fill one batch of "
+                f"{batch_size * world_size}: choose a smaller batch_size."
+            )
+
+    def __len__(self) -> int:
+        items, size = len(self.data) * self.repeats, self.batch_size * self.world_size
+        return items // size if self.drop_last else -(-items // size)
+
+    def _shares(self, epoch: int, start: int) -> Iterator[tuple[int, _Share]]:
+        if not 0 <= start <= len(self):
+            raise ValueError(f"start={start} lies outside the {len(self)} steps of an epoch.")
+        order = self._order(epoch)
+        size = self.batch_size * self.world_size
+        for step in range(start, len(self)):
+            index = order[step * size : (step + 1) * size]
+            first, last = (len(index) * r // self.world_size for r in (self.rank, self.rank + 1))
+            yield step, _Share(index, slice(first, last))
+
+    def _order(self, epoch: int) -> Tensor:
+        """All items of an epoch: the set ``repeats`` times, each time in a fresh order."""
+        count = len(self.data)
+        if not self.shuffle:
+            return torch.arange(count).repeat(self.repeats)
+        orders = [
+            torch.randperm(count, generator=generator_for(self.seed, epoch, repeat, 1))
+            for repeat in range(self.repeats)
+        ]
+        return torch.cat(orders)
+
+
+class ImageBatches(_Batches[ImageSet]):
+    """Batches of standardised float images and their labels.
+
+    Args:
+        statistics: mean and deviation per channel on the scale 0..255; those of ``data`` if not
+            given, so give the training set's for the others: ``train_batches.statistics``.
+        augment: random changes; None for evaluation.
+
+    >>> data = ImageSet(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.arange(5), 5, "five")
+    >>> [len(labels) for images, labels in ImageBatches(data, 2)]
+    [2, 2, 1]
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        batch_size: int,
+        *,
+        augment: AugmentConfig | None = None,
+        statistics: tuple[Tensor, Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(data, batch_size, **options)
+        self.augment = augment
+        self.statistics = statistics or channel_statistics(data.images)
+        if len(self.statistics[0]) != data.images.shape[1]:
+            raise ValueError(
+                f"{data.name}: statistics of {len(self.statistics[0])} channels do not fit images "
+                f"with {data.images.shape[1]}."
+            )
+        self._images = data.images.to(self.device)
+        self._labels = data.labels.to(self.device)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.epoch(0)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of an epoch from ``start`` on: images (b, c, h, w) and labels (b,)."""
+        for step, share in self._shares(epoch, start):
+            index = share.index[share.mine].to(self.device)
+            images = self._images.index_select(0, index)
+            if self.augment is not None:
+                images = self._augmented(images, share, epoch, step, self.augment)
+            yield standardise(images, *self.statistics), self._labels.index_select(0, index)
+
+    def _augmented(
+        self, images: Tensor, share: _Share, epoch: int, step: int, augment: AugmentConfig
+    ) -> Tensor:
+        # Drawn for the whole global batch, so that the number of ranks changes nothing.
+        generator = generator_for(self.seed, epoch, step, 2)
+        count = len(share.index)
+        if augment.flip:
+            images = flip_where(images, draw_flips(count, generator=generator)[share.mine])
+        if augment.padding:
+            offsets = draw_offsets(count, augment.padding, generator=generator)[share.mine]
+            images = crop_at(images, offsets, augment.padding, augment.mode)
+        return images
+
+
+class SequenceBatches(_Batches[SequenceSet]):
+    """Batches of tokens, the mask of real ones, and labels.
+
+    Tokens are cut to the longest sequence of the (global) batch, rounded up to a multiple of
+    ``round_to``, and at most the width of the set; ``round_to=None`` keeps that width always.
+
+    >>> data = SequenceSet(torch.ones(3, 200, dtype=torch.uint8), torch.tensor([3, 70, 5]),
+    ...                    torch.arange(3), 2, 3, "three")
+    >>> [tuple(tokens.shape) for tokens, mask, labels in SequenceBatches(data, 2)]
+    [(2, 128), (1, 64)]
+    """
+
+    def __init__(
+        self, data: SequenceSet, batch_size: int, *, round_to: int | None = 64, **options: Any
+    ) -> None:
+        super().__init__(data, batch_size, **options)
+        if round_to is not None and round_to < 1:
+            raise ValueError(f"round_to={round_to} must be at least 1, or None to cut nothing.")
+        self.round_to = round_to
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        return self.epoch(0)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield tokens int64 and mask bool, (b, t) or (b, 2, t), and labels, from ``start`` on."""
+        data = self.data
+        for _, share in self._shares(epoch, start):
+            width = self._width(data.lengths[share.index])
+            index = share.index[share.mine]
+            lengths = data.lengths.index_select(0, index)
+            tokens = data.tokens[..., :width].index_select(0, index)
+            mask = torch.arange(width) < lengths.unsqueeze(-1)
+            labels = data.labels.index_select(0, index)
+            if data.is_next_token:
+                labels = labels[:, :width].where(mask, IGNORED)
+            yield (
+                tokens.to(self.device).long(),
+                mask.to(self.device),
+                labels.to(self.device),
+            )
+
+    def _width(self, lengths: Tensor) -> int:
+        width = self.data.tokens.shape[-1]
+        if self.round_to is None:
+            return width
+        longest = max(int(lengths.max()), 1)
+        return min(-(-longest // self.round_to) * self.round_to, width)

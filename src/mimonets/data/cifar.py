@@ -1,0 +1,235 @@
+"""CIFAR-10 and CIFAR-100, binary and python versions, and CIFAR-10 as grey sequences.
+
+Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. In the binary version a
+record is one label byte (two in CIFAR-100: coarse, fine) and 3072 bytes, red, green, blue by rows.
+Both versions are read from their folder, or straight out of their tar archive.
+"""
+
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mimonets.data.config import DataConfig
+from mimonets.data.files import (
+    DAMAGED,
+    Arrays,
+    Remote,
+    cached,
+    damaged,
+    data_dir,
+    find,
+    find_or_fetch,
+    fingerprint,
+)
+from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
+from mimonets.data.unpickle import load_pickle
+
+HOME = "https://www.cs.toronto.edu/~kriz/"
+PIXELS = 3 * 32 * 32
+IMAGE_VALIDATION = 5_000  # of LRA's Image task: 45,000 / 5,000 / 10,000
+
+
+@dataclass(frozen=True)
+class Version:
+    """The files of one published form of a data set."""
+
+    folder: str
+    archive: str
+    md5: str
+    train: tuple[str, ...]
+    test: str
+    read: Callable[[bytes, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+
+    @property
+    def archives(self) -> list[str]:
+        """Names the packed version goes by, compressed in any way tar knows."""
+        stem = self.archive.removesuffix(".tar.gz")
+        return [f"{stem}{ending}" for ending in (".tar.gz", ".tar.xz", ".tar.bz2", ".tar")]
+
+
+def load_cifar10(config: DataConfig) -> Splits[ImageSet]:
+    """Load CIFAR-10: 50,000 training and 10,000 test images of 3x32x32 in 10 classes."""
+    return _load(config, CIFAR10, "cifar10", 10)
+
+
+def load_cifar100(config: DataConfig) -> Splits[ImageSet]:
+    """Load CIFAR-100: the shape of CIFAR-10 in 100 classes."""
+    return _load(config, CIFAR100, "cifar100", 100)
+
+
+def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
+    """Load LRA's Image task: CIFAR-10 as 1,024 grey pixels, 45,000 / 5,000 / 10,000.
+
+    A pixel of value 0 is a pixel: every sequence has its full length, and nothing is padding.
+    """
+    colour = load_cifar10(config)
+    count = IMAGE_VALIDATION if config.validation is None else config.validation
+    if config.validation is None and len(colour.train) <= count:
+        count = len(colour.train) // 10  # a cut of the data: the same share
+    train, validation = hold_out(colour.train, count, seed=config.seed)
+    held_out = None if validation is None else _as_sequences(validation)
+    return Splits(_as_sequences(train), held_out, _as_sequences(colour.test))
+
+
+def to_grey(images: Tensor) -> Tensor:
+    r"""Turn uint8 (n, 3, h, w) into grey (n, h, w) by ITU-R 601: 0.299 R + 0.587 G + 0.114 B.
+
+    In 16-bit fixed point and rounded to the nearest, exactly as Pillow's ``convert("L")``.
+
+    >>> to_grey(torch.tensor([255, 0, 0], dtype=torch.uint8).view(1, 3, 1, 1)).item()
+    76
+    """
+    weights = torch.tensor([19595, 38470, 7471], dtype=torch.int32).view(1, 3, 1, 1)
+    grey = torch.empty(len(images), *images.shape[2:], dtype=torch.uint8)
+    for start in range(0, len(images), 4096):
+        part = images[start : start + 4096].int()
+        grey[start : start + 4096] = ((part * weights).sum(dim=1) + 0x8000) >> 16
+    return grey
+
+
+def _as_sequences(data: ImageSet) -> SequenceSet:
+    tokens = to_grey(data.images).flatten(1)
+    lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
+    name = data.name.replace("cifar10", "image")
+    return SequenceSet(tokens, lengths, data.labels, 256, data.num_classes, name)
+
+
+def _load(
+    config: DataConfig, versions: tuple[Version, ...], name: str, num_classes: int
+) -> Splits[ImageSet]:
+    version, path = _locate(config, versions, name)
+    if path.is_dir():
+        arrays = _read(version, path)
+    else:  # unpacking takes many seconds: once is enough
+        arrays = cached(name, (name, 1, fingerprint(path)), lambda: _read(version, path))
+
+    def part(title: str) -> ImageSet:
+        images = torch.from_numpy(arrays[f"{title}_images"])
+        labels = torch.from_numpy(arrays[f"{title}_labels"])
+        return ImageSet(images, labels, num_classes, f"{name} {title}")
+
+    return Splits(part("train"), None, part("test"))
+
+
+def _read(version: Version, path: Path) -> Arrays:
+    wanted = [*version.train, version.test]
+    files = _read_folder(path, wanted) if path.is_dir() else _read_archive(path, wanted)
+    pieces = {file: version.read(content, f"{path}, {file}") for file, content in files.items()}
+    arrays: Arrays = {}
+    for title, names in (("train", version.train), ("test", (version.test,))):
+        images = np.concatenate([pieces[name][0] for name in names])
+        labels = np.concatenate([pieces[name][1] for name in names])
+        arrays[f"{title}_images"] = images.reshape(-1, 3, 32, 32)
+        arrays[f"{title}_labels"] = labels.astype(np.int64)
+    return arrays
+
+
+def _locate(config: DataConfig, versions: tuple[Version, ...], name: str) -> tuple[Version, Path]:
+    folder = data_dir(config)
+    for version in versions:
+        if folder.name == version.folder:
+            return version, folder
+        names = [version.folder, *version.archives]
+        path = find(folder, [*names, *(f"{name}/{file}" for file in names)])
+        if path is not None:
+            return version, path
+    version = versions[0]
+    remote = Remote(HOME + version.archive, version.md5)
+    return version, find_or_fetch(config, [version.archive], remote, name)
+
+
+def _read_folder(folder: Path, wanted: list[str]) -> dict[str, bytes]:
+    missing = [name for name in wanted if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} holds no {', '.join(missing)}: unpack the archive again.")
+    return {name: (folder / name).read_bytes() for name in wanted}
+
+
+def _read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:
+    files = {}
+    try:
+        with tarfile.open(path, "r|*") as archive:  # once from front to back
+            for member in archive:
+                name = member.name.rpartition("/")[2]
+                if name in wanted and member.isfile():
+                    content = archive.extractfile(member)
+                    files[name] = content.read() if content else b""
+    except (tarfile.TarError, *DAMAGED) as error:
+        raise damaged(path, error) from None
+    missing = [name for name in wanted if name not in files]
+    if missing:
+        raise damaged(path, f"it holds no {', '.join(missing)}")
+    return files
+
+
+def _read_binary(
+    label_bytes: int,
+) -> Callable[[bytes, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    def read(content: bytes, where: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        record = label_bytes + PIXELS
+        if not content or len(content) % record:
+            raise damaged(where, f"{len(content)} bytes are not records of {record}")
+        rows = np.frombuffer(content, np.uint8).reshape(-1, record)
+        return rows[:, label_bytes:], rows[:, label_bytes - 1]
+
+    return read
+
+
+def _read_python(
+    label_key: bytes,
+) -> Callable[[bytes, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    def read(content: bytes, where: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        batch = load_pickle(content, where)
+        try:
+            images, labels = np.asarray(batch[b"data"]), np.asarray(batch[label_key])
+        except (KeyError, TypeError, ValueError):
+            raise damaged(where, f"it has no data and {label_key.decode()}") from None
+        if images.dtype != np.uint8 or images.shape != (len(labels), PIXELS) or labels.ndim != 1:
+            raise damaged(where, f"data of shape {images.shape}, labels of {labels.shape}")
+        return images, labels
+
+    return read
+
+
+CIFAR10 = (
+    Version(
+        "cifar-10-batches-py",
+        "cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+        tuple(f"data_batch_{i}" for i in range(1, 6)),
+        "test_batch",
+        _read_python(b"labels"),
+    ),
+    Version(
+        "cifar-10-batches-bin",
+        "cifar-10-binary.tar.gz",
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+        "test_batch.bin",
+        _read_binary(1),
+    ),
+)
+CIFAR100 = (
+    Version(
+        "cifar-100-python",
+        "cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",
+        ("train",),
+        "test",
+        _read_python(b"fine_labels"),
+    ),
+    Version(
+        "cifar-100-binary",
+        "cifar-100-binary.tar.gz",
+        "03b5dce01913d631647c71ecec9e9cb8",
+        ("train.bin",),
+        "test.bin",
+        _read_binary(2),
+    ),
+)

@@ -1,0 +1,210 @@
+"""Find original files where they are, fetch those that are missing, and cache what is derived.
+
+A file is looked for in the given folder as it is, and as torchvision would have left it. What is
+fetched or written appears under its name only when it is complete: an interrupted run leaves
+nothing half-written, and the next one fetches only what is missing.
+"""
+
+import gzip
+import hashlib
+import importlib
+import lzma
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, cast
+
+import numpy as np
+
+from mimonets.data.config import DataConfig
+from mimonets.data.progress import DownloadBar
+
+# What reading a damaged or half file raises, whatever it is packed with.
+DAMAGED = (EOFError, OSError, KeyError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file: where it is and what it must hash to."""
+
+    url: str
+    md5: str
+
+    @property
+    def filename(self) -> str:
+        """The last part of the address."""
+        return self.url.rpartition("/")[2]
+
+
+def cache_dir() -> Path:
+    """Where derived and fetched data goes: ``$MIMONETS_CACHE``, or the user's cache folder."""
+    if chosen := os.environ.get("MIMONETS_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "mimonets"
+
+
+def data_dir(config: DataConfig) -> Path:
+    """Say which folder to look for original files in."""
+    if config.dir is None:
+        return cache_dir()
+    folder = Path(config.dir).expanduser()
+    if not folder.is_dir():
+        found = "is a file" if folder.exists() else "does not exist"
+        raise ValueError(
+            f"data dir {folder} {found}: give the folder that holds the {config.name} files, or "
+            f"leave dir out to keep them in {cache_dir()}."
+        )
+    return folder
+
+
+def need(module: str, package: str | None = None) -> Any:
+    """Import a module of the ``data`` extra, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = package or module
+        raise ValueError(
+            f"This data needs {package}, which is not installed: pip install 'mimonets[data]'."
+        ) from None
+
+
+def find(folder: Path, names: Iterable[str]) -> Path | None:
+    """Find the first of several paths, relative to ``folder``, that is there."""
+    return next((folder / name for name in names if (folder / name).exists()), None)
+
+
+def find_or_fetch(config: DataConfig, names: Iterable[str], remote: Remote, subfolder: str) -> Path:
+    """Find a file under one of its names, or fetch it into ``subfolder`` of the data folder."""
+    folder = data_dir(config)
+    names = [*names, f"{subfolder}/{remote.filename}"]
+    path = find(folder, names)
+    if path is not None:
+        return path
+    if not config.download:
+        raise ValueError(
+            f"{config.name}: no {names[0]} in {folder}, and download is off: turn it on, or get "
+            f"{remote.url} and put it there."
+        )
+    return fetch(remote, folder / subfolder)
+
+
+def fetch(remote: Remote, folder: Path) -> Path:
+    """Download one file and check it; on any failure nothing is left under its name."""
+    pooch = cast(ModuleType, need("pooch"))
+    make_folder(folder)
+    pooch.get_logger().setLevel("WARNING")
+    failures: tuple[type[Exception], ...] = (OSError, *_request_errors())
+    try:
+        path = pooch.retrieve(
+            remote.url,
+            known_hash=f"md5:{remote.md5}",
+            fname=remote.filename,
+            path=folder,
+            downloader=pooch.HTTPDownloader(progressbar=DownloadBar(remote.filename), timeout=30),
+        )
+    except ValueError as error:  # pooch's word for a wrong hash
+        raise ValueError(
+            f"{remote.url} arrived damaged (its MD5 is not {remote.md5}) and was not kept: try "
+            f"again, or put a good {remote.filename} into {folder}."
+        ) from error
+    except failures as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ValueError(
+            f"{remote.filename} is not in {folder} and {remote.url} cannot be fetched ({reason}): "
+            f"check the network and the space on the disk, or put the file there yourself."
+        ) from error
+    return Path(path)
+
+
+def _request_errors() -> tuple[type[Exception], ...]:
+    requests = need("requests")
+    return (requests.exceptions.RequestException,)
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    """Open a file for reading, unpacked on the fly if its name ends in .gz or .xz."""
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    if path.suffix == ".xz":
+        return cast(IO[bytes], lzma.open(path, "rb"))
+    return path.open("rb")
+
+
+def damaged(path: Path | str, reason: object) -> ValueError:
+    """Say in one line that a file cannot be used."""
+    reason = " ".join(str(reason).split()) or type(reason).__name__
+    return ValueError(
+        f"{path} is damaged or not complete ({reason}): delete it and fetch it again."
+    )
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for data, or say why that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"cannot make {folder} ({error.strerror}): choose another dir, or set MIMONETS_CACHE "
+            f"to a folder you may write to."
+        ) from None
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that appears under its name only when complete."""
+    make_folder(path.parent)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", delete=False) as file:
+            temporary = file.name
+            yield cast(IO[bytes], file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise ValueError(
+            f"cannot write {path} ({error.strerror or error}): free some space, or set "
+            f"MIMONETS_CACHE to a folder with room."
+        ) from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def cached(kind: str, key: object, make: Callable[[], Arrays]) -> Arrays:
+    """Get arrays from the cache, or make them and put them there.
+
+    Args:
+        kind: what they are, the start of the file's name.
+        key: everything the arrays depend on; its representation is hashed into the name.
+        make: called only if there is no such file; a damaged one is made again.
+    """
+    digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    path = cache_dir() / "derived" / f"{kind}-{digest}.npz"
+    if path.is_file():
+        try:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except DAMAGED:
+            path.unlink(missing_ok=True)
+    arrays = make()
+    with atomic_write(path) as file:
+        np.savez(file, **cast(dict[str, Any], arrays))
+    return arrays
+
+
+def fingerprint(path: Path) -> tuple[str, int, int]:
+    """Describe what a cached copy of a file depends on: its name, size and time of change."""
+    status = path.stat()
+    return str(path.resolve()), status.st_size, status.st_mtime_ns

@@ -1,0 +1,82 @@
+"""MNIST and Fashion-MNIST in their original idx files.
+
+LeCun, Cortes & Burges, "The MNIST database of handwritten digits": a magic number (two zero bytes,
+the type, the number of axes), the size of each axis as a big-endian 32-bit number, then the bytes.
+Xiao, Rasul & Vollgraf, "Fashion-MNIST", 2017, has the same files with other pictures.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mimonets.data.config import DataConfig
+from mimonets.data.files import DAMAGED, Remote, damaged, find_or_fetch, open_binary
+from mimonets.data.sets import ImageSet, Splits
+
+UNSIGNED_BYTE = 0x08
+
+MNIST_HOME = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+MNIST_MD5 = {
+    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+FASHION_HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+FASHION_MD5 = {
+    "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+
+
+def load_mnist(config: DataConfig) -> Splits[ImageSet]:
+    """Load MNIST: 60,000 training and 10,000 test digits of 28x28."""
+    return _load(config, "mnist", "MNIST/raw", MNIST_HOME, MNIST_MD5)
+
+
+def load_fashion_mnist(config: DataConfig) -> Splits[ImageSet]:
+    """Load Fashion-MNIST: the shape of MNIST with ten kinds of clothing."""
+    return _load(config, "fashion-mnist", "FashionMNIST/raw", FASHION_HOME, FASHION_MD5)
+
+
+def _load(
+    config: DataConfig, name: str, torchvision: str, home: str, checksums: dict[str, str]
+) -> Splits[ImageSet]:
+    def file(stem: str) -> Path:
+        places = [f"{place}{stem}" for place in ("", f"{name}/", f"{torchvision}/")]
+        names = [*(f"{place}.gz" for place in places), *places]
+        return find_or_fetch(config, names, Remote(f"{home}{stem}.gz", checksums[stem]), name)
+
+    def part(stem: str, title: str) -> ImageSet:
+        images_path = file(f"{stem}-images-idx3-ubyte")
+        labels_path = file(f"{stem}-labels-idx1-ubyte")
+        images, labels = read_idx(images_path), read_idx(labels_path)
+        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+            raise ValueError(
+                f"{images_path} has shape {tuple(images.shape)} and {labels_path} "
+                f"{tuple(labels.shape)}: they are not the images and labels of one set."
+            )
+        return ImageSet(images.unsqueeze(1), labels.long(), 10, f"{name} {title}")
+
+    return Splits(part("train", "train"), None, part("t10k", "test"))
+
+
+def read_idx(path: Path) -> Tensor:
+    """Read one idx file of bytes, packed or not, and check that it is whole."""
+    try:
+        with open_binary(path) as file:
+            raw = file.read()
+    except DAMAGED as error:
+        raise damaged(path, error) from None
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != UNSIGNED_BYTE:
+        raise damaged(path, "it does not start like an idx file of bytes")
+    start = 4 + 4 * raw[3]
+    shape = [int(size) for size in np.frombuffer(raw[4:start], dtype=">u4")]
+    if len(shape) != raw[3] or len(raw) - start != math.prod(shape):
+        raise damaged(path, f"{len(raw)} bytes do not hold the shape {tuple(shape)} it announces")
+    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy())

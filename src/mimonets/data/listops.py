@@ -1,0 +1,188 @@
+"""ListOps: nested lists of operations on digits, their tokens and their value.
+
+Nangia & Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning", 2018, at the lengths of
+Tay et al., "Long Range Arena", ICLR 2021. ``[MAX 2 9 [MIN 4 7 ] 0 ]`` is 9.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mimonets.data.config import DataConfig
+from mimonets.data.files import (
+    DAMAGED,
+    Arrays,
+    cached,
+    damaged,
+    data_dir,
+    find,
+    fingerprint,
+    open_binary,
+)
+from mimonets.data.listops_trees import CLOSE, OPERATORS, sample_trees
+from mimonets.data.progress import progress
+from mimonets.data.sets import SequenceSet, Splits
+
+PUBLISHED = (96_000, 2_000, 2_000)
+MIN_LENGTH, MAX_LENGTH = 500, 2_000  # both exclusive for generated trees
+SYMBOLS = [*"0123456789", *OPERATORS, "X"]
+TOKEN_OF = {symbol: token for token, symbol in enumerate(SYMBOLS, start=1)}  # 0 is padding
+TOKEN_OF["]"] = TOKEN_OF["X"]
+VOCAB_SIZE = len(SYMBOLS) + 1
+
+
+def load_listops(config: DataConfig) -> Splits[SequenceSet]:
+    """Read LRA's ``basic_{train,val,test}.tsv`` if they are in the data folder, else generate."""
+    most = config.length or MAX_LENGTH
+    if config.dir is not None:
+        folder = data_dir(config)
+        files = [find(folder, _places(part)) for part in PARTS]
+        if any(files) and not all(files):
+            missing = [_places(p)[0] for p, f in zip(PARTS, files, strict=True) if f is None]
+            raise ValueError(
+                f"listops: {folder} holds only some of LRA's files: {', '.join(missing)} missing."
+            )
+        if all(files):
+            parts = [_read_cached(file, most) for file in files if file]
+            return Splits(*(_as_set(*part) for part in zip(parts, SPLITS, strict=True)))
+    least = MIN_LENGTH if config.min_length is None else config.min_length
+    if not least + 1 < most:
+        raise ValueError(
+            f"listops: no tree is longer than min_length={least} and shorter than length={most}: "
+            f"leave room between them."
+        )
+    sizes = config.split_sizes(PUBLISHED)
+    key = ("listops", 1, config.seed, least, most, sizes)
+    arrays = cached("listops", key, lambda: _generate(sizes, least, most, config.seed))
+    sets = [
+        _as_set({"tokens": arrays[f"{name}_tokens"], "labels": arrays[f"{name}_labels"]}, name)
+        for name in SPLITS
+    ]
+    return Splits(sets[0], sets[1] if sizes[1] else None, sets[2])
+
+
+SPLITS = ("train", "validation", "test")
+PARTS = ("train", "val", "test")  # the same in LRA's file names
+
+
+def tokenise(source: str) -> list[int]:
+    """Turn an expression into tokens: parentheses go, ``]`` is called X, 0 is left for padding.
+
+    >>> tokenise("( ( ( [SM 6 ) 5 ) ] )")
+    [14, 7, 6, 15]
+    """
+    try:
+        return [TOKEN_OF[word] for word in source.split() if word not in "()"]
+    except KeyError as error:
+        raise ValueError(
+            f"{error.args[0]!r} is no ListOps symbol: expected {', '.join(SYMBOLS)} or ']'."
+        ) from None
+
+
+def evaluate(tokens: Sequence[int]) -> int:
+    """Work an expression out with a stack, the plain way.
+
+    >>> evaluate(tokenise("[MAX 2 9 [MIN 4 7 ] 0 ]")), evaluate(tokenise("[MED 1 8 ]"))
+    (9, 4)
+    """
+    stack: list[list[int]] = [[]]
+    for token in tokens:
+        symbol = SYMBOLS[token - 1]
+        if symbol in OPERATORS:
+            stack.append([token])
+        elif token == TOKEN_OF["X"]:
+            if len(stack) < 2 or len(stack[-1]) < 2:
+                raise ValueError("a list closes that was not opened, or is empty.")
+            operator, *values = stack.pop()
+            stack[-1].append(_apply(SYMBOLS[operator - 1], values))
+        else:
+            stack[-1].append(int(symbol))
+    if len(stack) != 1 or len(stack[0]) != 1:
+        raise ValueError("this is not one complete ListOps expression.")
+    return stack[0][0]
+
+
+def _apply(operator: str, values: list[int]) -> int:
+    if operator == "[MIN":
+        return min(values)
+    if operator == "[MAX":
+        return max(values)
+    if operator == "[SM":
+        return sum(values) % 10
+    return int(np.median(values))
+
+
+def read_tsv(path: Path) -> tuple[list[list[int]], list[int]]:
+    """Read expressions and values: ``Source<tab>Target`` (LRA) or ``value<tab>source`` (2018)."""
+    sequences, labels = [], []
+    try:
+        with open_binary(path) as file:
+            for number, line in enumerate(file.read().decode().splitlines(), start=1):
+                if number == 1 and line.split("\t") == ["Source", "Target"]:
+                    continue
+                first, _, second = line.partition("\t")
+                source, value = (second, first) if first.isdigit() else (first, second)
+                if not value.isdigit():
+                    raise ValueError(f"line {number} is not a source and a value")
+                sequences.append(tokenise(source))
+                labels.append(int(value))
+    except DAMAGED as error:
+        raise damaged(path, error) from None
+    return sequences, labels
+
+
+def _places(part: str) -> list[str]:
+    name = f"basic_{part}.tsv"
+    return [name, f"listops/{name}", f"listops-1000/{name}", f"lra_release/listops-1000/{name}"]
+
+
+def _read_cached(path: Path, most: int) -> Arrays:
+    def make() -> Arrays:
+        sequences, labels = read_tsv(path)
+        cut = [np.array(tokens[:most], dtype=np.uint8) for tokens in sequences]
+        return {"tokens": _pad(cut), "labels": np.array(labels, dtype=np.int64)}
+
+    return cached("listops-tsv", ("listops-tsv", 1, fingerprint(path), most), make)
+
+
+def _generate(sizes: tuple[int, int, int], least: int, most: int, seed: int) -> Arrays:
+    """Sample trees of different text for all splits, each split from a stream of its own."""
+    arrays: Arrays = {}
+    seen: set[bytes] = set()
+    with progress("making ListOps trees", sum(sizes)) as advance:
+        for index, (name, size) in enumerate(zip(SPLITS, sizes, strict=True)):
+            rng = np.random.default_rng([seed, index])
+            kept: list[np.ndarray] = []
+            labels: list[int] = []
+            while len(kept) < size:
+                before = len(kept)
+                for tokens, label in sample_trees(rng, least, most):
+                    text = tokens.tobytes()
+                    if len(kept) < size and text not in seen:
+                        seen.add(text)
+                        kept.append(tokens)
+                        labels.append(label)
+                advance(len(kept) - before)
+            arrays[f"{name}_tokens"] = _pad(kept)
+            arrays[f"{name}_labels"] = np.array(labels, dtype=np.int64)
+    return arrays
+
+
+def _pad(sequences: Sequence[np.ndarray]) -> np.ndarray:
+    width = max((len(tokens) for tokens in sequences), default=1)
+    padded = np.zeros((len(sequences), width), dtype=np.uint8)
+    for row, tokens in zip(padded, sequences, strict=True):
+        row[: len(tokens)] = tokens
+    return padded
+
+
+def _as_set(arrays: Arrays, name: str) -> SequenceSet:
+    tokens = torch.from_numpy(arrays["tokens"])
+    lengths = (tokens != 0).sum(dim=1, dtype=torch.int32)  # 0 is no symbol here
+    labels = torch.from_numpy(arrays["labels"])
+    return SequenceSet(tokens, lengths, labels, VOCAB_SIZE, 10, f"listops {name}")
+
+
+assert TOKEN_OF["X"] == CLOSE

@@ -1,0 +1,45 @@
+"""SVHN, the street view house numbers.
+
+Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011: cropped
+house numbers of 3x32x32 in MATLAB files, where the digit 0 has label 10.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mimonets.data.config import DataConfig
+from mimonets.data.files import Remote, damaged, find_or_fetch, need
+from mimonets.data.sets import ImageSet, Splits
+
+HOME = "http://ufldl.stanford.edu/housenumbers/"
+MD5 = {
+    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+}
+
+
+def load_svhn(config: DataConfig) -> Splits[ImageSet]:
+    """Load SVHN's cropped digits: 73,257 for training and 26,032 for testing."""
+
+    def part(file: str, title: str) -> ImageSet:
+        names = [file, f"svhn/{file}", f"SVHN/{file}"]
+        return read_mat(find_or_fetch(config, names, Remote(HOME + file, MD5[file]), "svhn"), title)
+
+    return Splits(part("train_32x32.mat", "train"), None, part("test_32x32.mat", "test"))
+
+
+def read_mat(path: Path, title: str) -> ImageSet:
+    """Read one ``*_32x32.mat``: ``X`` (32, 32, 3, n) and ``y`` (n, 1) with 10 for the digit 0."""
+    matlab = need("scipy.io", "scipy")
+    try:
+        content = matlab.loadmat(path, variable_names=["X", "y"])
+        pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
+    except Exception as error:  # a damaged file can raise anything
+        raise damaged(path, error) from None
+    if pixels.dtype != np.uint8 or pixels.shape != (32, 32, 3, len(labels)):
+        raise damaged(path, f"X has shape {pixels.shape} and y {labels.shape}")
+    images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
+    labels[labels == 10] = 0
+    return ImageSet(torch.from_numpy(images), torch.from_numpy(labels), 10, f"svhn {title}")

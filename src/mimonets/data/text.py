@@ -1,0 +1,213 @@
+"""Documents as bytes: IMDb reviews (LRA's Text task) and pairs of papers (its Retrieval task).
+
+Maas et al., "Learning Word Vectors for Sentiment Analysis", ACL 2011; Radev et al., "The ACL
+Anthology Network", 2013; Tay et al., "Long Range Arena", ICLR 2021. A token is a byte plus one; 0
+is padding. Original archives are read once, from front to back, and their bytes are cached.
+"""
+
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mimonets.data.config import DataConfig
+from mimonets.data.files import (
+    DAMAGED,
+    Arrays,
+    Remote,
+    cached,
+    damaged,
+    data_dir,
+    find,
+    find_or_fetch,
+    fingerprint,
+)
+from mimonets.data.progress import progress
+from mimonets.data.sets import SequenceSet, Splits
+
+VOCAB_SIZE = 257
+MAX_LENGTH = 4_000
+IMDB = Remote(
+    "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    "7c2ac02c03563afcf9b574c7e56c153a",
+)
+LRA_RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
+RETRIEVAL_PARTS = {"train": "train", "validation": "eval", "test": "test"}
+
+
+def load_text(config: DataConfig) -> Splits[SequenceSet]:
+    """Load IMDb: 25,000 reviews to train on and 25,000 to test, liked (1) or not (0)."""
+    most = config.length or MAX_LENGTH
+    names = ["aclImdb", *(f"aclImdb{version}.tar{end}" for version in ("", "_v1") for end in ENDS)]
+    places = [*names, *(f"imdb/{name}" for name in names)]
+    path = find_or_fetch(config, places, IMDB, "imdb")
+    marker = path / "train" / "pos" if path.is_dir() else path
+    if path.is_dir() and not marker.is_dir():
+        raise ValueError(f"{path} holds no train/pos: expected the original aclImdb layout.")
+    key = ("imdb", 1, fingerprint(marker), most)
+    arrays = cached("imdb", key, lambda: _read_imdb(path, most))
+    sets = []
+    for part in ("train", "test"):
+        tokens, lengths = to_tokens(arrays[f"{part}_bytes"], arrays[f"{part}_lengths"], most)
+        labels = torch.from_numpy(arrays[f"{part}_labels"])
+        sets.append(SequenceSet(tokens, lengths, labels, VOCAB_SIZE, 2, f"text {part}"))
+    return Splits(sets[0], None, sets[1])
+
+
+ENDS = (".gz", ".xz", ".bz2", "")
+
+
+def load_retrieval(config: DataConfig) -> Splits[SequenceSet]:
+    """Load pairs of papers, one citing the other (1) or not (0): tokens (n, 2, t).
+
+    Reads LRA's ``new_aan_pairs.{train,eval,test}.tsv`` (label, two ids, two texts), or a folder or
+    archive with ``papers.tsv`` (id, text) and ``pairs.{train,eval,test}.tsv`` (label, two ids).
+    """
+    most = config.length or MAX_LENGTH
+    folder = data_dir(config)
+    sets = []
+    for part, word in RETRIEVAL_PARTS.items():
+        arrays = _retrieval_part(folder, word, most)
+        tokens, lengths = to_tokens(arrays["bytes"], arrays["lengths"], most)
+        pairs = torch.from_numpy(arrays["pairs"])
+        labels = torch.from_numpy(arrays["labels"])
+        name = f"retrieval {part}"
+        sets.append(SequenceSet(tokens[pairs], lengths[pairs], labels, VOCAB_SIZE, 2, name))
+    return Splits(*sets)
+
+
+def to_tokens(
+    content: np.ndarray, lengths: np.ndarray, most: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad documents that lie one after the other: token = byte + 1, 0 is padding.
+
+    >>> to_tokens(np.frombuffer(b"abc", np.uint8), np.array([1, 2]), most=2)[0]
+    tensor([[ 98,   0],
+            [ 99, 100]], dtype=torch.uint8)
+    """
+    # UTF-8 never uses 255, so that bytes plus one nearly always fit a byte.
+    dtype = np.dtype(np.uint8 if content.max(initial=0) < 255 else np.int16)
+    width = min(int(lengths.max(initial=1)), most)
+    tokens = np.zeros((len(lengths), width), dtype=dtype)
+    filled = np.arange(width) < lengths[:, None]
+    tokens[filled] = content.astype(dtype) + 1
+    return torch.from_numpy(tokens), torch.from_numpy(lengths.astype(np.int32))
+
+
+def _read_imdb(path: Path, most: int) -> Arrays:
+    reviews: dict[tuple[str, str], dict[str, bytes]] = {
+        (part, mood): {} for part in ("train", "test") for mood in ("neg", "pos")
+    }
+    walk = _folder_files(path) if path.is_dir() else _archive_files(path)
+    with progress("reading IMDb", 50_000) as advance:
+        for name, content in walk:
+            where = tuple(name.split("/")[-3:-1])
+            if len(where) == 2 and where in reviews and name.endswith(".txt"):
+                reviews[where[0], where[1]][name.rpartition("/")[2]] = content[:most]
+                advance(1)
+    arrays: Arrays = {}
+    for part in ("train", "test"):
+        documents, labels = [], []
+        for label, mood in enumerate(("neg", "pos")):
+            found = reviews[part, mood]
+            if not found:
+                raise damaged(path, f"it holds no {part}/{mood} reviews")
+            documents += [found[name] for name in sorted(found)]
+            labels += [label] * len(found)
+        arrays |= {f"{part}_{key}": value for key, value in _join(documents).items()}
+        arrays[f"{part}_labels"] = np.array(labels, dtype=np.int64)
+    return arrays
+
+
+def _join(documents: Sequence[bytes]) -> Arrays:
+    return {
+        "bytes": np.frombuffer(b"".join(documents), dtype=np.uint8),
+        "lengths": np.array([len(document) for document in documents], dtype=np.int32),
+    }
+
+
+def _folder_files(path: Path) -> Iterator[tuple[str, bytes]]:
+    for file in path.glob("*/*/*.txt"):
+        yield file.relative_to(path.parent).as_posix(), file.read_bytes()
+
+
+def _archive_files(path: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                if member.isfile() and (content := archive.extractfile(member)):
+                    yield member.name, content.read()
+    except (tarfile.TarError, *DAMAGED) as error:
+        raise damaged(path, error) from None
+
+
+def _retrieval_part(folder: Path, word: str, most: int) -> Arrays:
+    release = f"new_aan_pairs.{word}.tsv"
+    path = find(
+        folder, [f"{place}{release}" for place in ("", "aan/", "tsv_data/", "lra_release/")]
+    )
+    if path is not None:
+        key = ("aan", 1, fingerprint(path), most)
+        return cached("aan", key, lambda: _read_release(path, most))
+    papers = find(folder, [f"{place}papers.tsv" for place in ("", "aan/", "aan_scisumm/")])
+    source = papers.parent if papers else None
+    archives = sorted([*folder.glob("aan*.tar*"), *folder.glob("aan/aan*.tar*")])
+    source = source or (archives[0] if archives else None)
+    if source is None:
+        raise ValueError(
+            f"retrieval: no {release} in {folder}: get it out of {LRA_RELEASE} and put it there."
+        )
+    papers_key = ("aan-papers", 1, fingerprint(papers or source), word, most)
+    return cached("aan-papers", papers_key, lambda: _read_papers(source, word, most))
+
+
+def _read_release(path: Path, most: int) -> Arrays:
+    """Label, id, id, text, text: texts of one id are kept once."""
+    index: dict[bytes, int] = {}
+    documents: list[bytes] = []
+    pairs, labels = [], []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            words = line.rstrip(b"\r\n").split(b"\t")
+            if len(words) != 5 or words[0] not in (b"0", b"1", b"0.0", b"1.0"):
+                raise damaged(path, f"line {number} is not label, two ids and two texts")
+            for text in words[3:]:
+                if text[:most] not in index:
+                    index[text[:most]] = len(documents)
+                    documents.append(text[:most])
+            pairs.append([index[text[:most]] for text in words[3:]])
+            labels.append(int(float(words[0])))
+    return _pairs(path, documents, pairs, labels)
+
+
+def _read_papers(source: Path, word: str, most: int) -> Arrays:
+    wanted = ("papers.tsv", f"pairs.{word}.tsv")
+    if source.is_dir():
+        files = {name: (source / name).read_bytes() for name in wanted if (source / name).exists()}
+    else:
+        files = {name.rpartition("/")[2]: content for name, content in _archive_files(source)}
+    for name in wanted:
+        if name not in files:
+            raise damaged(source, f"it holds no {name}")
+    papers = [line.split(b"\t", 1) for line in files["papers.tsv"].splitlines()]
+    index = {words[0]: number for number, words in enumerate(papers)}
+    documents = [words[-1][:most] for words in papers]
+    pairs, labels = [], []
+    for line in files[wanted[1]].splitlines():
+        words = line.split(b"\t")
+        if len(words) != 3 or words[1] not in index or words[2] not in index:
+            raise damaged(f"{source}, {wanted[1]}", f"the line {line[:60]!r} names no two papers")
+        pairs.append([index[words[1]], index[words[2]]])
+        labels.append(int(words[0]))
+    return _pairs(source, documents, pairs, labels)
+
+
+def _pairs(path: Path, documents: list[bytes], pairs: list[list[int]], labels: list[int]) -> Arrays:
+    if not pairs:
+        raise damaged(path, "it holds no pairs")
+    arrays = _join(documents)
+    arrays["pairs"] = np.array(pairs, dtype=np.int64)
+    arrays["labels"] = np.array(labels, dtype=np.int64)
+    return arrays

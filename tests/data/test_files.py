@@ -1,0 +1,168 @@
+import builtins
+import errno
+import functools
+import gc
+import hashlib
+import http.server
+import sys
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+
+from mimonets.data import DataConfig, load_data
+from mimonets.data.files import Remote, atomic_write, cached, fetch, find_or_fetch, need
+
+# A failed request of pooch leaves its socket to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _collect_sockets():
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Serve a folder on this machine: give its address and its path."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", folder
+        server.shutdown()
+        thread.join()
+
+
+def publish(home, name="x.gz", content=b"content"):
+    (home[1] / name).write_bytes(content)
+    return Remote(home[0] + name, hashlib.md5(content).hexdigest())
+
+
+def test_a_missing_file_is_fetched_once_and_checked(home, tmp_path):
+    remote = publish(home)
+    config = DataConfig(name="mnist", dir=str(tmp_path))
+    path = find_or_fetch(config, ["x.gz"], remote, "mnist")
+    assert path == tmp_path / "mnist" / "x.gz"
+    assert path.read_bytes() == b"content"
+    (home[1] / "x.gz").unlink()
+    assert find_or_fetch(config, ["x.gz"], remote, "mnist") == path
+
+
+def test_a_file_that_arrives_damaged_is_not_kept(home, tmp_path):
+    remote = publish(home)
+    (home[1] / "x.gz").write_bytes(b"conten")
+    with pytest.raises(ValueError, match=r"arrived damaged .* was not kept: try again"):
+        fetch(remote, tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_file_that_is_not_there_leaves_nothing(home, tmp_path):
+    remote = Remote(home[0] + "nothing.gz", "0" * 32)
+    message = rf"nothing.gz is not in .*data and {home[0]}nothing.gz cannot be fetched"
+    with pytest.raises(ValueError, match=message) as caught:
+        fetch(remote, tmp_path / "data")
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_without_a_network_the_file_the_folder_and_the_address_are_named(tmp_path):
+    remote = Remote("http://127.0.0.1:9/x.gz", "0" * 32)  # nobody listens there
+    with pytest.raises(ValueError, match=r"x.gz is not in .*data and http://127.0.0.1:9/x.gz"):
+        fetch(remote, tmp_path / "data")
+
+
+def test_with_download_off_nothing_is_fetched(tmp_path):
+    config = DataConfig(name="mnist", dir=str(tmp_path), download=False)
+    message = rf"no train-images-idx3-ubyte.gz in {tmp_path}, and download is off.*https://"
+    with pytest.raises(ValueError, match=message):
+        load_data(config)
+    assert not [path for path in tmp_path.iterdir() if path.name != "cache"]
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "text", "retrieval", "svhn"])
+def test_a_wrong_path_is_answered_in_one_line(name, tmp_path):
+    with pytest.raises(ValueError, match="does not exist: give the folder") as caught:
+        load_data(DataConfig(name=name, dir=str(tmp_path / "nowhere")))
+    assert "\n" not in str(caught.value)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file: give the folder"):
+        load_data(DataConfig(name=name, dir=str(tmp_path / "file")))
+
+
+def test_retrieval_says_where_its_files_come_from(tmp_path):
+    with pytest.raises(ValueError, match="no new_aan_pairs.train.tsv in .* get it out of https"):
+        load_data(DataConfig(name="retrieval", dir=str(tmp_path)))
+
+
+def test_a_missing_extra_is_met_with_the_install_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(ValueError, match=r"needs pooch.*pip install 'mimonets\[data\]'"):
+        need("pooch")
+
+
+def fail_half_way(path, error):
+    with atomic_write(path) as file:
+        file.write(b"half")
+        raise error
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path):
+    path = tmp_path / "folder" / "x.npz"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(ValueError, match="No space left on device.*free some space"):
+        fail_half_way(path, full)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fail_half_way(tmp_path / "x.npz", KeyboardInterrupt())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MIMONETS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=r"cannot make .*: choose another dir"):
+        cached("x", 1, lambda: {"a": np.arange(3)})
+
+
+def test_the_cache_makes_once_and_makes_a_damaged_file_again(tmp_path):
+    calls = []
+
+    def make():
+        calls.append(1)
+        return {"a": np.arange(3)}
+
+    for _ in range(2):
+        assert cached("x", "key", make)["a"].tolist() == [0, 1, 2]
+    assert len(calls) == 1
+    (path,) = (tmp_path / "cache" / "derived").iterdir()
+    assert zipfile.is_zipfile(path)
+    path.write_bytes(path.read_bytes()[:50])
+    assert cached("x", "key", make)["a"].tolist() == [0, 1, 2]
+    assert len(calls) == 2
+    cached("x", "other key", make)
+    assert len(calls) == 3
+
+
+def test_loading_imports_no_extra_for_what_does_not_need_it(monkeypatch):
+    original = builtins.__import__
+
+    def without_extras(name, *rest, **named):
+        if name.partition(".")[0] in ("pooch", "sklearn", "scipy", "PIL"):
+            raise ImportError(name)
+        return original(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without_extras)
+    assert len(load_data(DataConfig(name="recall", limit=5)).train) == 5
