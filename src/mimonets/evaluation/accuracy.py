@@ -63,7 +63,8 @@ class ModeAccuracy:
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain data for JSON."""
-        return {"accuracy": self.accuracy, "interval": list(self.interval)} | asdict(self)
+        plain = asdict(self) | {"per_stream": list(self.per_stream)}
+        return {"accuracy": self.accuracy, "interval": list(self.interval)} | plain
 
 
 @contextmanager

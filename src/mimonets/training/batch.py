@@ -52,7 +52,7 @@ class Batch:
             return [self]
         groups = -(-len(self.inputs) // group)
         size = -(-groups // parts) * group
-        cut = [
+        return [
             replace(
                 self,
                 inputs=self.inputs[start : start + size],
@@ -62,7 +62,6 @@ class Batch:
             )
             for start in range(0, len(self.inputs), size)
         ]
-        return cut
 
     @property
     def scored(self) -> int:

@@ -84,7 +84,9 @@ class TrainConfig(ModelConfig):
             if isinstance(value, Sequence) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
         if isinstance(self.modes, Mapping):
-            modes = {int(mode) if str(mode).isdigit() else mode: p for mode, p in self.modes.items()}
+            modes = {
+                int(mode) if str(mode).isdigit() else mode: p for mode, p in self.modes.items()
+            }
             object.__setattr__(self, "modes", modes)
         super().__post_init__()
 
@@ -186,9 +188,7 @@ class TrainConfig(ModelConfig):
                 and len(pair) == 2
                 and all(_is_number(value) and 0 <= value < 1 for value in pair)
             ):
-                found.append(
-                    f"{name}={pair!r} must be two numbers, each at least 0 and below 1."
-                )
+                found.append(f"{name}={pair!r} must be two numbers, each at least 0 and below 1.")
         modes = self.modes
         if modes is not None and not (
             modes

@@ -31,7 +31,9 @@ def _score(logits: Tensor, labels: Tensor, config: TrainConfig) -> Tensor:
         )
     scored = labels != IGNORED
     wanted = F.one_hot(labels[scored], logits.shape[-1]).to(logits.dtype)
-    wanted = torch.lerp(wanted, torch.full_like(wanted, 1 / wanted.shape[-1]), config.label_smoothing)
+    wanted = torch.lerp(
+        wanted, torch.full_like(wanted, 1 / wanted.shape[-1]), config.label_smoothing
+    )
     return F.mse_loss(logits[scored], 2 * wanted - 1)
 
 
@@ -43,10 +45,13 @@ def penalty(model: nn.Module, config: TrainConfig) -> Tensor | float:
     with :math:`\gamma` = ``config.isometry`` and :math:`\mu` = ``config.key_penalty``.
     """
     total: Tensor | float = 0.0
-    if config.isometry and hasattr(model, "isometry_penalty"):
-        total = total + config.isometry * model.isometry_penalty()
-    if config.key_penalty and hasattr(model, "stream_key_penalty"):
-        total = total + config.key_penalty * model.stream_key_penalty()
+    for weight, name in (
+        (config.isometry, "isometry_penalty"),
+        (config.key_penalty, "stream_key_penalty"),
+    ):
+        measure = getattr(model, name, None)
+        if weight and measure is not None:
+            total = total + weight * measure()
     return total
 
 

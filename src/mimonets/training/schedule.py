@@ -105,8 +105,9 @@ def make_scheduler(
     return OneCycleLR(
         optimizer,
         max_lr=top,
-        total_steps=total_steps + 1,  # one more is asked for after the last step
-        pct_start=max(rising, 1) / (total_steps + 1),
+        total_steps=total_steps,
+        # PyTorch divides by zero if a phase lasts one step, or if there is none after the rise.
+        pct_start=0.0 if rising <= 1 else min(rising, total_steps - 1) / total_steps,
         anneal_strategy="cos" if config.schedule == "onecycle" else "linear",
         cycle_momentum=config.cycle_momentum,
         base_momentum=low,
