@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def train(
     run = Run(run_dir, writes=fabric.is_global_zero)
     with fabric.rank_zero_first():
         run.open(resolved_recipe(model, config, recipe), resume=resume or fabric.global_rank > 0)
-    state = TrainState(fabric, model, config, total_steps)
+    state = TrainState(fabric, model, config, len(batches))
     saved = run.load_checkpoint() if resume else None
     if saved is not None:
         state.load_state_dict(saved)
@@ -233,8 +234,11 @@ def finish(
     if state.average is not None:
         state.average.load_into_model()
     if config.recalibrate_batches and untrained_modes(state.model):
-        some = zip(range(config.recalibrate_batches), batches.epoch(0), strict=False)
-        recalibrate(state.model, [data[0].to(fabric.device) for _, data in some])
+        some = islice(batches.epoch(0), config.recalibrate_batches)
+        # One spoilt batch, which the filter skipped in training, would spoil the statistics.
+        sound = [images for images, *_ in some if images.isfinite().all()]
+        if sound:
+            recalibrate(state.model, [images.to(fabric.device) for images in sound])
     if validation is None or not fabric.is_global_zero:
         return {}
     return {

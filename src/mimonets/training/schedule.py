@@ -102,12 +102,13 @@ def make_scheduler(
         _start_at(optimizer, top)
         return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
     high, low = config.momentum
+    rising = min(rising, total_steps - 1)
     return OneCycleLR(
         optimizer,
         max_lr=top,
         total_steps=total_steps,
-        # PyTorch divides by zero if a phase lasts one step, or if there is none after the rise.
-        pct_start=0.0 if rising <= 1 else min(rising, total_steps - 1) / total_steps,
+        # PyTorch divides by zero if the rise is one step long, or if nothing follows it.
+        pct_start=rising / total_steps if rising > 1 else 0.0,
         anneal_strategy="cos" if config.schedule == "onecycle" else "linear",
         cycle_momentum=config.cycle_momentum,
         base_momentum=low,

@@ -19,7 +19,11 @@ class TrainState:
     Random numbers are not in it: those of a step follow from the seed and the step's number.
     """
 
-    def __init__(self, fabric: Any, model: Model, config: TrainConfig, total_steps: int) -> None:
+    def __init__(
+        self, fabric: Any, model: Model, config: TrainConfig, steps_per_epoch: int
+    ) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights
         optimizer = make_optimizer(model, config)
         self.scheduler = make_scheduler(optimizer, config, total_steps)
@@ -46,6 +50,7 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """Give everything as tensors and plain data."""
         return {
+            "steps_per_epoch": self.steps_per_epoch,
             "step": self.step,
             "best": self.best,
             "model": self.model.state_dict(),
@@ -58,6 +63,11 @@ class TrainState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take everything of :meth:`state_dict` back."""
+        if state["steps_per_epoch"] != self.steps_per_epoch:
+            raise ValueError(
+                f"The run was started with epochs of {state['steps_per_epoch']} batches, and these "
+                f"have {self.steps_per_epoch}: use the same data and the same train.batch_size."
+            )
         self.step, self.best = state["step"], state["best"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
