@@ -1,5 +1,7 @@
 import json
+import statistics
 import sys
+import time
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ import torch.nn.functional as F
 import mimonets as mn
 from mimonets.layers import untrained_modes
 from mimonets.training import TrainingDivergedError, train
+from mimonets.training.objective import penalty
 from training.tiny import (
     TinyBatches,
     TinySequences,
@@ -191,3 +194,33 @@ def test_curves_are_optional(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     train(tiny_conv(), TinyBatches(), tiny_config(epochs=1), run_dir=tmp_path / "run")
     assert not (tmp_path / "run/tensorboard").exists()
+
+
+@pytest.mark.slow
+def test_the_loop_costs_little_more_than_forward_and_backward(tmp_path):
+    config = tiny_config(steps=30, batch_size=128, recalibrate_batches=0)
+    settings = {"num_streams": 16, "num_classes": 10, "image_size": 20}
+    model, twin = tiny_conv(**settings), tiny_conv(**settings).train()
+    ratios = []
+
+    class Timed:
+        """Time each step from outside, and beside it forward and backward alone."""
+
+        num_classes = 10
+
+        def __len__(self):
+            return 1000
+
+        def epoch(self, epoch, start=0):
+            images, labels = torch.randn(2048, 1, 20, 20), torch.randint(10, (2048,))
+            while True:
+                began = time.perf_counter()
+                yield images, labels
+                step = time.perf_counter() - began
+                began = time.perf_counter()
+                loss = F.cross_entropy(twin(images), labels)
+                (loss + penalty(twin, config)).backward()
+                ratios.append(step / (time.perf_counter() - began))
+
+    train(model, Timed(), config, run_dir=tmp_path / "run")
+    assert statistics.median(ratios[3:]) < 1.15

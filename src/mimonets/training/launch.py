@@ -17,7 +17,9 @@ def launch_fabric(config: TrainConfig) -> Any:
     """Start as many processes as there are devices, and connect them.
 
     Each further process runs the same script again up to this point, as with ``torchrun``, which
-    works too.
+    works too. Gradients are averaged over all processes. Batch norm is not synchronised: each
+    process normalises with its own batch, and the running statistics are those of rank 0, which
+    every process takes over and which alone writes to disk.
     """
     try:
         from lightning_fabric import Fabric

@@ -156,6 +156,7 @@ def train(
                     raise TrainingInterrupted(state.step, total_steps, str(run.folder))
 
             row = end_epoch(fabric, state, epoch)
+            bar.show(state.step, row["loss"], row["accuracy"], row["inputs_per_second"])
             due = config.evaluate_every and (epoch + 1) % config.evaluate_every == 0
             if validation is not None and (due or state.step == total_steps):
                 row["validation"] = validate(fabric, state, validation, modes, run)

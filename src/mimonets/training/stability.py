@@ -125,22 +125,23 @@ class WeightAverage:
         self.model = model
         self.decay = decay
         self.updates = 0
-        self.values = {name: value.clone() for name, value in model.state_dict().items()}
+        current = model.state_dict()  # these tensors are the model's own: they follow it
+        self.values = {name: value.clone() for name, value in current.items()}
+        self._weights: tuple[list[Tensor], list[Tensor]] = ([], [])  # averages, the model's own
+        self._counts: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for name, value in current.items():
+            averages, own = self._weights if value.is_floating_point() else self._counts
+            averages.append(self.values[name])
+            own.append(value)
 
     @torch.no_grad()
     def update(self) -> None:
         """Take in the weights as they are now."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
-        averages: list[Tensor] = []
-        current: list[Tensor] = []
-        for name, value in self.model.state_dict().items():
-            if value.is_floating_point():
-                averages.append(self.values[name])
-                current.append(value)
-            else:
-                self.values[name].copy_(value)
-        torch._foreach_lerp_(averages, current, 1 - decay)
+        torch._foreach_lerp_(*self._weights, 1 - decay)
+        if self._counts[0]:
+            torch._foreach_copy_(*self._counts)
 
     def load_into_model(self) -> None:
         """Give the model the averages for good."""
