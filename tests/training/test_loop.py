@@ -184,6 +184,15 @@ def test_what_does_not_fit_is_refused_before_it_starts(tmp_path):
         train(tiny_conv(), TinyBatches(4, 9), tiny_config(), run_dir=tmp_path / "size")
 
 
+def test_data_that_ends_early_is_noticed(tmp_path):
+    class Short(TinyBatches):
+        def __len__(self):
+            return 5
+
+    with pytest.raises(ValueError, match="ended before the 5 batches it promised"):
+        train(tiny_conv(), Short(4), tiny_config(), run_dir=tmp_path / "run")
+
+
 def test_a_missing_extra_is_met_with_its_install_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
     with pytest.raises(ValueError, match=r"pip install 'mimonets\[train\]'"):

@@ -25,8 +25,6 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 class Batches(Protocol):
     """Data in batches: the same ones for the same epoch, whenever they are asked for."""
 
-    num_classes: int
-
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
         ...

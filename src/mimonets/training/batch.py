@@ -1,6 +1,7 @@
 """One batch on its way through a step: cut to size, mixed, split into parts."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,37 +78,30 @@ def shard(batches: Batches, rank: int, world_size: int) -> Batches:
     """Give process ``rank`` its share: of each ``world_size`` neighbouring batches, its own.
 
     So one step of all processes together holds the inputs that one process would see in
-    ``world_size`` batches. An object with a method ``shard(rank, world_size)`` does it itself,
-    without making the other processes' batches.
+    ``world_size`` batches. An object that has attributes ``rank`` and ``world_size`` does it by
+    itself, without making the batches of the other processes.
     """
     if world_size == 1:
         return batches
-    if hasattr(batches, "shard"):
-        return batches.shard(rank, world_size)
+    if hasattr(batches, "rank") and hasattr(batches, "world_size"):
+        mine = copy(batches)
+        vars(mine).update(rank=rank, world_size=world_size)
+        return mine
     return _Shard(batches, rank, world_size)
 
 
 @dataclass(frozen=True)
 class _Shard:
     batches: Batches
-    rank: int
-    world_size: int
-
-    @property
-    def num_classes(self) -> int:
-        return self.batches.num_classes
-
-    @num_classes.setter
-    def num_classes(self, value: int) -> None:
-        raise AttributeError("num_classes belongs to the batches")
+    place: int
+    processes: int
 
     def __len__(self) -> int:
-        return len(self.batches) // self.world_size
+        return len(self.batches) // self.processes
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        mine = len(self) * self.world_size
-        for index, batch in enumerate(self.batches.epoch(epoch, start * self.world_size)):
-            if index + start * self.world_size >= mine:
-                return
-            if index % self.world_size == self.rank:
+        wanted = range(start * self.processes, len(self) * self.processes)
+        everything = self.batches.epoch(epoch, start * self.processes)
+        for index, batch in zip(wanted, everything, strict=False):
+            if index % self.processes == self.place:
                 yield batch

@@ -78,12 +78,13 @@ def check_fit(model: Model, batches: Batches, config: TrainConfig) -> None:
             f"evaluate_modes={config.evaluate_modes} asks for {top} active streams, and the model "
             f"has {model.num_streams}."
         )
-    classes = getattr(model.config, "num_classes", batches.num_classes)
+    answers = getattr(model.config, "num_classes", None)
+    classes = getattr(batches, "num_classes", answers)
     next_token = sequences and model.config.head == "next_token"
-    if not next_token and batches.num_classes != classes:
+    if not next_token and classes != answers:
         problems.append(
-            f"The data has {batches.num_classes} classes, and the model answers with {classes}: "
-            f"set model.num_classes={batches.num_classes}."
+            f"The data has {classes} classes, and the model answers with {answers}: "
+            f"set model.num_classes={classes}."
         )
     world_size = config.devices * config.num_nodes
     if len(batches) < world_size:

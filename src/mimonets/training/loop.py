@@ -7,6 +7,7 @@ ours, so that what makes the method different stands in plain sight.
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,6 +40,7 @@ class TrainResult:
     skipped: int  # batches left out by the gradient filter
     not_finite: int  # those of them whose gradient was not finite
     steps: int
+    rank: int  # of this process; with several devices only 0 should print
     run_dir: Path
     model_dir: Path  # the final model, for mimonets.load
     best_dir: Path | None  # the model of the best validation accuracy
@@ -90,6 +92,7 @@ def train(
     saved_at = time.monotonic()
 
     with (
+        closing(run),
         workplace(model, config),
         listening_for_stop() as stop,
         Bar(state.step, total_steps, show=fabric.is_global_zero) as bar,
@@ -118,7 +121,9 @@ def train(
                             **piece.arguments(),
                             **options,
                         )
-                        loss = task_loss(logits, piece, config) * (piece.scored / batch.scored)
+                        loss = task_loss(logits, piece, config) * (
+                            piece.scored / max(1, batch.scored)
+                        )
                         fabric.backward(loss + penalty(model, config) if last else loss)
                     batch_loss += loss.detach()
                     right += count_right(logits, piece)
@@ -154,6 +159,8 @@ def train(
                     saved_at = time.monotonic()
                 if stop:
                     raise TrainingInterrupted(state.step, total_steps, str(run.folder))
+            else:
+                raise ValueError(f"The data ended before the {len(batches)} batches it promised.")
 
             row = end_epoch(fabric, state, epoch)
             bar.show(state.step, row["loss"], row["accuracy"], row["inputs_per_second"])
@@ -162,14 +169,14 @@ def train(
                 row["validation"] = validate(fabric, state, validation, modes, run)
             run.log(row)
             history.append(row)
-            if on_progress is not None:
+            if on_progress is not None and fabric.is_global_zero:
                 on_progress(row)
             run.save_checkpoint(state.state_dict())
             saved_at = time.monotonic()
             if stop and state.step < total_steps:
                 raise TrainingInterrupted(state.step, total_steps, str(run.folder))
 
-    final = finish(fabric, state, config, batches, validation, modes)
+        final = finish(fabric, state, config, batches, validation, modes)
     model_dir = run.save_model(model, "model")
     run.finish({"final": final, "steps": state.step, **skips(state)})
     fabric.barrier()
@@ -179,6 +186,7 @@ def train(
         final=final,
         **skips(state),
         steps=state.step,
+        rank=fabric.global_rank,
         run_dir=run.folder,
         model_dir=model_dir,
         best_dir=best_dir if best_dir.exists() else None,
@@ -219,8 +227,7 @@ def validate(
             if mean > state.best:
                 state.best = mean
                 run.save_model(state.model, "best")
-    fabric.barrier()
-    return found
+    return fabric.broadcast(found)
 
 
 def finish(
@@ -240,11 +247,11 @@ def finish(
         sound = [images for images, *_ in some if images.isfinite().all()]
         if sound:
             recalibrate(state.model, [images.to(fabric.device) for images in sound])
-    if validation is None or not fabric.is_global_zero:
-        return {}
-    return {
-        mode: result.as_dict() for mode, result in evaluate(state.model, validation, modes).items()
-    }
+    final: dict[int, Row] = {}
+    if validation is not None and fabric.is_global_zero:
+        measured = evaluate(state.model, validation, modes)
+        final = {mode: result.as_dict() for mode, result in measured.items()}
+    return fabric.broadcast(final)
 
 
 def skips(state: TrainState) -> dict[str, int]:

@@ -144,7 +144,6 @@ class Run:
         """Write down what came out."""
         if self.writes:
             write_text(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
-        self.close()
 
     def close(self) -> None:
         """Write out what waits in memory."""
