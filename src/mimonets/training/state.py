@@ -115,5 +115,9 @@ class Tally:
         return {"sums": self.sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the sums back."""
+        """Take the sums back.
+
+        They are those of rank 0: with several processes, the loss and accuracy reported for the
+        epoch in which a run was cut are a little off, as no step waits to collect the others'.
+        """
         self.sums.copy_(state["sums"])
