@@ -1,0 +1,214 @@
+"""How often a model is right in each of its modes, how sure we are of it, and how sure it is.
+
+Always in evaluation mode, so that an answer depends only on the inputs of its own group.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mimonets.models import Model
+from mimonets.vsa import check_active_streams
+
+# b batch   t tokens   c classes
+
+IGNORED = -100  # a label that is not scored
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+class Batches(Protocol):
+    """Data in batches: the same ones for the same epoch, whenever they are asked for."""
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        ...
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the batches of an epoch from number ``start`` on.
+
+        A batch is (images, labels), or (tokens, mask, labels) for sequences. Labels are (b,), or
+        (b, t) for next tokens, with -100 where nothing is scored.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ModeAccuracy:
+    """What a model does in one mode."""
+
+    active_streams: int
+    correct: int
+    total: int
+    loss: float  # mean cross entropy
+    calibration_error: float  # expected, 15 bins
+    per_stream: tuple[float, ...]  # accuracy by position in the group
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return self.correct / self.total
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % confidence interval of the accuracy."""
+        return wilson_interval(self.correct, self.total)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain data for JSON."""
+        plain = asdict(self) | {"per_stream": list(self.per_stream)}
+        return {"accuracy": self.accuracy, "interval": list(self.interval)} | plain
+
+
+@contextmanager
+def evaluating(model: AnyModule) -> Iterator[AnyModule]:
+    """Switch to evaluation mode without gradients; the previous mode comes back afterwards."""
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield model
+    finally:
+        for module, flag in was_training.items():
+            module.training = flag
+
+
+def evaluate(
+    model: Model, batches: Batches, active_streams: Sequence[int] | None = None
+) -> dict[int, ModeAccuracy]:
+    """Measure accuracy, loss and calibration in each mode, over all inputs of ``batches``.
+
+    Neighbours form the groups, across the ends of batches. The last group is filled up with inputs
+    of the first batch, whose second answers do not count: every input is answered in the mode
+    that is measured. Next-token tasks are judged by the last token that has a label.
+
+    Args:
+        active_streams: the modes; by default only the fastest.
+    """
+    modes = [model.num_streams] if active_streams is None else list(active_streams)
+    for mode in modes:
+        check_active_streams(mode, model.num_streams)
+    with evaluating(model):
+        return {mode: _measure(model, batches, mode) for mode in modes}
+
+
+def _measure(model: Model, batches: Batches, mode: int) -> ModeAccuracy:
+    device = next(model.parameters()).device
+    logits, labels = [], []
+    for *inputs, wanted in _whole_groups(batches, mode):
+        arguments = {"mask": inputs[1].to(device)} if len(inputs) == 2 else {}
+        answers = model(inputs[0].to(device), active_streams=mode, **arguments)
+        answers, wanted = final_token(answers[: len(wanted)], wanted.to(device))
+        logits.append(answers.float())
+        labels.append(wanted)
+    all_logits, all_labels = torch.cat(logits), torch.cat(labels)
+    right = all_logits.argmax(dim=-1) == all_labels
+    return ModeAccuracy(
+        active_streams=mode,
+        correct=int(right.sum()),
+        total=len(right),
+        loss=float(F.cross_entropy(all_logits, all_labels)),
+        calibration_error=expected_calibration_error(all_logits, all_labels),
+        per_stream=tuple(
+            float(right[position::mode].float().mean()) for position in range(min(mode, len(right)))
+        ),
+    )
+
+
+def _whole_groups(batches: Batches, mode: int) -> Iterator[tuple[Tensor, ...]]:
+    """Yield batches cut so that groups are whole; the last may hold inputs without a label."""
+    first: tuple[Tensor, ...] | None = None
+    waiting: tuple[Tensor, ...] | None = None
+    for batch in batches.epoch(0):
+        first = batch if first is None else first
+        whole = batch if waiting is None else _join(waiting, batch)
+        # A pair of documents is two inputs of a group, and one answer.
+        size = mode // math.gcd(mode, 2) if _is_pairs(batch) else mode
+        cut = len(whole[-1]) // size * size
+        if cut:
+            yield tuple(part[:cut] for part in whole)
+        waiting = tuple(part[cut:] for part in whole)
+    if first is None or waiting is None:
+        raise ValueError("Nothing to evaluate: the batches hold no input.")
+    if len(waiting[-1]):
+        filled = _join(waiting, first)
+        yield (*(part[:size] for part in filled[:-1]), waiting[-1])
+
+
+def _is_pairs(batch: tuple[Tensor, ...]) -> bool:
+    return len(batch) == 3 and batch[0].ndim == 3
+
+
+def _join(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Put two batches together; sequences of different length are padded at their end."""
+    if len(left) == 2:
+        return tuple(torch.cat(parts) for parts in zip(left, right, strict=True))
+    length = max(left[0].shape[-1], right[0].shape[-1])
+    fill = (0, False, IGNORED)
+
+    def pad(part: Tensor, value: int) -> Tensor:
+        return F.pad(part, (0, length - part.shape[-1]), value=value) if part.ndim > 1 else part
+
+    return tuple(
+        torch.cat([pad(a, value), pad(b, value)])
+        for a, b, value in zip(left, right, fill, strict=True)
+    )
+
+
+def final_token(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Keep the last position that has a label: (b, t, c), (b, t) -> (b, c), (b,).
+
+    Answers that are one per input already pass through.
+
+    >>> final_token(torch.eye(3).unsqueeze(0), torch.tensor([[2, 1, -100]]))
+    (tensor([[0., 1., 0.]]), tensor([1]))
+    """
+    if labels.ndim == 1:
+        return logits, labels
+    places = torch.arange(1, labels.shape[1] + 1, device=labels.device)
+    last = (places * (labels != IGNORED)).argmax(dim=1)
+    rows = torch.arange(len(labels), device=labels.device)
+    return logits[rows, last], labels[rows, last]
+
+
+def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    r"""Bound a share that was measured on ``total`` inputs; 95 % by default.
+
+    .. math:: \frac{1}{1 + z^2/n} \Bigl(\hat p + \frac{z^2}{2n}
+        \pm z \sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4n^2}}\Bigr)
+
+    Wilson, "Probable inference", JASA 1927. Stays inside [0, 1], also for few inputs.
+
+    >>> [round(bound, 3) for bound in wilson_interval(95, 100)]
+    [0.888, 0.978]
+    """
+    share = correct / total
+    middle = share + z**2 / (2 * total)
+    reach = z * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
+    scale = 1 + z**2 / total
+    # At 0 and 1 the share is a bound itself, but for rounding.
+    low, high = min(share, (middle - reach) / scale), max(share, (middle + reach) / scale)
+    return max(0.0, low), min(1.0, high)
+
+
+def expected_calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
+    r"""How far the confidence of a model is from its accuracy, on average over bins.
+
+    .. math:: \mathrm{ECE} = \sum_b \frac{n_b}{n} \, |\mathrm{acc}_b - \mathrm{conf}_b|
+
+    Guo et al., "On calibration of modern neural networks", ICML 2017.
+
+    >>> sure = torch.tensor([[50.0, 0.0], [50.0, 0.0]])
+    >>> expected_calibration_error(sure, torch.tensor([0, 1]))
+    0.5
+    """
+    confidence, answer = logits.softmax(dim=-1).max(dim=-1)
+    surplus = confidence - (answer == labels).float()
+    which = (confidence * bins).long().clamp(max=bins - 1)
+    total = surplus.new_zeros(bins).index_add(0, which, surplus)
+    return float(total.abs().sum() / len(labels))

@@ -1,0 +1,109 @@
+"""Before the first step: processes and devices, and whether model, data and config fit."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mimonets.evaluation.accuracy import Batches
+from mimonets.models import Model
+from mimonets.models.sequence import SequenceModel
+from mimonets.training.config import TrainConfig
+
+
+def launch_fabric(config: TrainConfig) -> Any:
+    """Start as many processes as there are devices, and connect them.
+
+    Each further process runs the same script again up to this point, as with ``torchrun``, which
+    works too. Gradients are averaged over all processes. Batch norm is not synchronised: each
+    process normalises with its own batch, and the running statistics are those of rank 0, which
+    every process takes over and which alone writes to disk.
+    """
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:
+        raise ValueError("Training needs Lightning Fabric: pip install 'mimonets[train]'") from None
+    fabric = Fabric(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        num_nodes=config.num_nodes,
+        strategy="ddp" if config.devices * config.num_nodes > 1 else "auto",
+        precision="bf16-mixed" if config.precision == "bf16" else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+@contextmanager
+def workplace(model: Model, config: TrainConfig) -> Iterator[None]:
+    """Training mode, the threads of the config, and random numbers of our own, for a while."""
+    threads = torch.get_num_threads()
+    was_training = model.training
+    try:
+        with torch.random.fork_rng():
+            torch.set_num_threads(config.threads or threads)
+            model.train()
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        model.train(was_training)
+
+
+def seed_step(seed: int) -> None:
+    """Seed the generators that dropout and mixing draw from."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
+
+
+def check_fit(model: Model, batches: Batches, config: TrainConfig) -> None:
+    """Refuse a config that does not fit the model or the data, and name every mistake."""
+    problems = []
+    name = type(model).__name__
+    sequences = isinstance(model, SequenceModel)
+    if sequences and config.mixup:
+        problems.append(
+            f"mixup={config.mixup} mixes images, and {name} takes token ids: set train.mixup=0."
+        )
+    if config.curriculum and not hasattr(model.config, "grid"):
+        problems.append(
+            f"curriculum={config.curriculum:g} starts with half of the grid, and {name} has none: "
+            f"set train.curriculum=0."
+        )
+    top = max(config.evaluate_modes or (1,))
+    if top > model.num_streams:
+        problems.append(
+            f"evaluate_modes={config.evaluate_modes} asks for {top} active streams, and the model "
+            f"has {model.num_streams}."
+        )
+    answers = getattr(model.config, "num_classes", None)
+    classes = getattr(batches, "num_classes", answers)
+    next_token = sequences and model.config.head == "next_token"
+    if not next_token and classes != answers:
+        problems.append(
+            f"The data has {classes} classes, and the model answers with {answers}: "
+            f"set model.num_classes={classes}."
+        )
+    world_size = config.devices * config.num_nodes
+    if len(batches) < world_size:
+        problems.append(
+            f"An epoch has {len(batches)} batches, too few for {world_size} processes: lower "
+            f"train.batch_size."
+        )
+    if problems:
+        raise ValueError("Training cannot start. " + " ".join(problems))
+    config.mode_shares(model.num_streams)
+
+
+def check_batch(data: tuple[Tensor, ...], model: Model, config: TrainConfig, *, last: bool) -> None:
+    """Refuse batches of another size than the config promises; an epoch's last may be short."""
+    streams = model.num_streams if config.per_stream else 1
+    wanted, found = config.batch_size * streams, len(data[-1])
+    if found > wanted or (found < wanted and not last):
+        raise ValueError(
+            f"A batch holds {found} inputs, and a step is made for {wanted} (batch_size="
+            f"{config.batch_size}{f' for each of {streams} streams' if streams > 1 else ''}): make "
+            f"the batches for this model and config."
+        )

@@ -1,0 +1,92 @@
+"""What a person sees while a model trains, and how they stop it without losing anything."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Training was asked to stop; its state is saved and ``resume=True`` goes on from there."""
+
+    def __init__(self, step: int, total_steps: int, folder: str) -> None:
+        self.step = step
+        self.folder = folder
+        super().__init__(
+            f"Stopped after step {step} of {total_steps}; everything is saved in {folder}. "
+            f"Go on with resume=True (--resume)."
+        )
+
+
+class StopRequest:
+    """Whether Ctrl-C or a termination signal came; looked at between steps."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __bool__(self) -> bool:
+        return self.came
+
+
+@contextmanager
+def listening_for_stop() -> Iterator[StopRequest]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request; the second one ends at once."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # only the main thread gets signals
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if request.came:
+            raise KeyboardInterrupt
+        request.came = True
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Bar:
+    """A progress bar with loss, accuracy, inputs per second and time left; only on a terminal."""
+
+    refresh_seconds = 0.5  # reading the loss waits for the device, so not at every step
+
+    def __init__(self, done: int, total: int, *, show: bool) -> None:
+        console = Console(file=sys.stderr)
+        self._shown = show and console.is_terminal
+        self._progress = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not self._shown,
+        )
+        self._task = self._progress.add_task("train", completed=done, total=total, numbers="")
+        self._next = 0.0
+
+    def due(self) -> bool:
+        """Tell whether it is time to show new numbers."""
+        return self._shown and time.monotonic() >= self._next
+
+    def show(self, step: int, loss: float, accuracy: float, speed: float) -> None:
+        """Show where training is."""
+        self._next = time.monotonic() + self.refresh_seconds
+        numbers = f"loss {loss:.3f}  accuracy {accuracy:.1%}  {speed:,.0f} inputs/s"
+        self._progress.update(self._task, completed=step, numbers=numbers)
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()

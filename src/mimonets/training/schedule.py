@@ -1,0 +1,133 @@
+"""What changes from step to step: the mode of the batch, the grid, the learning rate.
+
+Everything random about a step is drawn from its number and the seed, so a run that was stopped and
+goes on draws the same.
+"""
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding
+from mimonets.models import Model
+from mimonets.models.sequence import Embedding
+from mimonets.training.config import TrainConfig
+
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one step does with its batch."""
+
+    active_streams: int
+    grid: Grid | None  # a smaller grid than the model's, during the curriculum
+    inputs: int  # how many of the batch are used
+    share: float  # of each input in its mixture; 1 is pure
+    seed: int  # for everything else that is random: partners and dropout
+
+
+def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) -> StepPlan:
+    """Decide the mode of step number ``step`` (counted from 0): the same on every process.
+
+    Batches always hold ``batch_size * num_streams`` inputs. A mode with fewer active streams uses
+    the first ``batch_size * active_streams``, so that as many superpositions traverse the network
+    in every mode. With ``per_stream=False`` all of the batch's ``batch_size`` inputs are used.
+    """
+    rng = random.Random(f"{config.seed}/{step}")
+    shares = config.mode_shares(model.num_streams)
+    active = rng.choices(list(shares), list(shares.values()))[0]
+    share = rng.betavariate(config.mixup, config.mixup) if config.mixup else 1.0
+    grid = None
+    if step < config.curriculum * total_steps:
+        m, n = model.config.grid
+        grid = max(1, m // 2), max(1, n // 2)
+        active = min(active, grid[0] * grid[1])
+    inputs = config.batch_size * (active if config.per_stream else 1)
+    return StepPlan(active, grid, inputs, share, rng.getrandbits(62))
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Make SGD or AdamW with weight decay where it belongs."""
+    groups = decay_groups(model, config)
+    start = config.lr_range[0]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=start, betas=config.betas, eps=config.epsilon)
+    return torch.optim.SGD(groups, lr=start, momentum=config.momentum[0])
+
+
+def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object]]:
+    """Split the parameters into those with and those without weight decay.
+
+    The paper's rule (appendix D): none on the slopes and bends of activations, on stream keys and
+    on unbinding matrices. With ``decay_all=False`` none on biases, norms and embeddings either.
+    """
+    without: set[nn.Parameter] = set()
+    for module in model.modules():
+        if isinstance(module, nn.PReLU | ShiftedReLU):
+            without.update(module.parameters())
+        elif isinstance(module, PositionBinding):
+            without.add(module.stream_keys)
+        elif isinstance(module, StreamUnbinding):
+            without.add(module.weight)
+        elif isinstance(module, Embedding | nn.Embedding) and not config.decay_all:
+            without.update(module.parameters())
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not config.decay_all:
+        without.update(parameter for parameter in trained if parameter.ndim < 2)
+    groups = (
+        ([p for p in trained if p not in without], config.weight_decay),
+        ([p for p in trained if p in without], 0.0),
+    )
+    return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
+
+
+def make_scheduler(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, total_steps: int
+) -> LRScheduler:
+    """Make the learning-rate schedule; one-cycle is PyTorch's own.
+
+    Smith & Topin, "Super-convergence", 2019: the rate rises from ``start_lr`` to ``lr`` and falls
+    to ``final_lr``, while momentum goes the other way. ``warmup`` only rises, in a line from 0.
+    """
+    start, top, final = config.lr_range
+    rising = warmup_steps(config, total_steps)
+    if config.schedule == "constant" or (config.schedule == "warmup" and rising == 0):
+        _start_at(optimizer, top)
+        return LambdaLR(optimizer, lambda step: 1.0)
+    if config.schedule == "warmup":
+        _start_at(optimizer, top)
+        return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
+    high, low = config.momentum
+    rising = min(rising, total_steps - 1)
+    return OneCycleLR(
+        optimizer,
+        max_lr=top,
+        total_steps=total_steps,
+        # PyTorch divides by zero if the rise is one step long, or if nothing follows it.
+        pct_start=rising / total_steps if rising > 1 else 0.0,
+        anneal_strategy="cos" if config.schedule == "onecycle" else "linear",
+        cycle_momentum=config.cycle_momentum,
+        base_momentum=low,
+        max_momentum=high,
+        div_factor=top / start,
+        final_div_factor=start / final,
+    )
+
+
+def warmup_steps(config: TrainConfig, total_steps: int) -> int:
+    """Count the steps until the highest learning rate.
+
+    >>> warmup_steps(TrainConfig(warmup=0.3), 1000), warmup_steps(TrainConfig(warmup=175), 1000)
+    (300, 175)
+    """
+    steps = config.warmup * total_steps if config.warmup < 1 else config.warmup
+    return min(round(steps), total_steps)
+
+
+def _start_at(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr

@@ -1,0 +1,123 @@
+"""Everything that a run carries from one step to the next, and that a checkpoint remembers."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mimonets.models import Model
+from mimonets.training.batch import Batch
+from mimonets.training.config import TrainConfig
+from mimonets.training.schedule import make_optimizer, make_scheduler
+from mimonets.training.stability import GradientFilter, Statistics, WeightAverage
+
+
+class TrainState:
+    """Model, optimiser, schedule, filter, average and counts of one run.
+
+    Random numbers are not in it: those of a step follow from the seed and the step's number.
+    """
+
+    def __init__(
+        self, fabric: Any, model: Model, config: TrainConfig, steps_per_epoch: int
+    ) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        total_steps = config.total_steps(steps_per_epoch)
+        self.model = model  # for its penalties and weights
+        optimizer = make_optimizer(model, config)
+        self.scheduler = make_scheduler(optimizer, config, total_steps)
+        # The same model behind Fabric's device, precision and communication.
+        self.network, self.optimizer = fabric.setup(model, optimizer)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.filter = GradientFilter(config)
+        self.statistics = Statistics(model)
+        self.average = None if config.ema is None else WeightAverage(model, config.ema)
+        self.tally = Tally(fabric.device)
+        self.step = 0
+        self.best = -1.0  # validation accuracy
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the step to come."""
+        return float(self.scheduler.get_last_lr()[0])
+
+    def gradient_norm(self) -> Tensor:
+        """Norm of the gradient over all parameters."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give everything as tensors and plain data."""
+        return {
+            "steps_per_epoch": self.steps_per_epoch,
+            "step": self.step,
+            "best": self.best,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "filter": self.filter.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "tally": self.tally.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take everything of :meth:`state_dict` back."""
+        if state["steps_per_epoch"] != self.steps_per_epoch:
+            raise ValueError(
+                f"The run was started with epochs of {state['steps_per_epoch']} batches, and these "
+                f"have {self.steps_per_epoch}: use the same data and the same train.batch_size."
+            )
+        self.step, self.best = state["step"], state["best"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.filter.load_state_dict(state["filter"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.tally.load_state_dict(state["tally"])
+
+
+class Tally:
+    """Sums over the accepted batches of an epoch."""
+
+    def __init__(self, device: torch.device) -> None:
+        # loss, right answers, answers; on the device, so that no step waits for them
+        self.sums = torch.zeros(3, device=device)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Measure speed from now on."""
+        self.started = time.perf_counter()
+        self.inputs = 0  # since then, in this process
+
+    def clear(self) -> None:
+        """Start a new epoch."""
+        self.sums.zero_()
+
+    def add(self, loss: Tensor, right: Tensor, batch: Batch) -> None:
+        """Count one batch; ``loss`` is the mean over its answers."""
+        scored = batch.scored
+        self.sums += torch.stack([loss * scored, right, loss.new_tensor(float(scored))])
+        self.inputs += len(batch.inputs)
+
+    def read(self, sums: Tensor | None = None) -> tuple[float, float]:
+        """Mean loss and accuracy so far."""
+        loss, right, scored = (self.sums if sums is None else sums).tolist()
+        return (loss / scored, right / scored) if scored else (float("nan"), float("nan"))
+
+    def speed(self) -> float:
+        """Measure inputs per second of this process."""
+        return self.inputs / max(time.perf_counter() - self.started, 1e-9)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the sums; time starts anew in a run that goes on."""
+        return {"sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the sums back.
+
+        They are those of rank 0: with several processes, the loss and accuracy reported for the
+        epoch in which a run was cut are a little off, as no step waits to collect the others'.
+        """
+        self.sums.copy_(state["sums"])

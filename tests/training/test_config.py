@@ -1,0 +1,55 @@
+import pytest
+import yaml
+from jsonargparse import ArgumentParser
+
+from mimonets.training import TrainConfig
+
+
+def test_the_defaults_are_the_papers():
+    config = TrainConfig()
+    assert config.lr_range == pytest.approx((0.008, 0.2, 2e-5))
+    assert (config.epochs, config.batch_size, config.momentum) == (1200, 128, (0.95, 0.85))
+    assert (config.isometry, config.key_penalty, config.mixup) == (1e-4, 0.1, 1.0)
+    assert (config.weight_decay, config.grad_filter, config.warmup) == (1e-5, 10, 0.3)
+
+
+def test_every_mistake_is_named_at_once():
+    with pytest.raises(ValueError, match="epochs=0.*optimizer='sdg'.*lr=-1.*ema=1.5.*momentum="):
+        TrainConfig(epochs=0, optimizer="sdg", lr=-1, ema=1.5, momentum=(0.9, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"steps": 0}, "steps=0 must be a whole number of at least 1, or null"),
+        ({"lr": 0.1, "start_lr": 0.2}, "start_lr=0.2 must be a number above 0 and at most 0.1"),
+        ({"warmup": 1.5}, "neither a share of the steps"),
+        ({"modes": {1: 0.5, 4: 0.4}}, "shares that add up to 1"),
+        ({"modes": {0: 1.0}}, "numbers of active streams"),
+        ({"fast_share": 1.1}, "at least 0 and at most 1"),
+        ({"label_smoothing": True}, "label_smoothing=True must be a number"),
+        ({"betas": 0.9}, "betas=0.9 must be two numbers"),
+        ({"evaluate_modes": ()}, "must list numbers"),
+        ({"precision": "fp8"}, "choose from 32, bf16"),
+        ({"grad_filter": 1}, "grad_filter=1 must be a number above 1"),
+    ],
+)
+def test_nonsense_is_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**setting)
+
+
+def test_modes_are_shares_of_batches():
+    assert TrainConfig().mode_shares(4) == {4: 1.0}
+    assert TrainConfig(fast_share=0.8).mode_shares(1) == {1: 1.0}
+    assert TrainConfig(modes={"1": 0.5, "2": 0.0, "4": 0.5}).mode_shares(4) == {1: 0.5, 4: 0.5}
+
+
+def test_a_recipe_can_write_all_of_it():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--train", type=TrainConfig)
+    text = "train: {modes: {1: 0.25, 4: 0.75}, momentum: [0.9, 0.8], warmup: 175, steps: 70000}"
+    config = parser.instantiate(parser.parse_object(yaml.safe_load(text))).train
+    assert config.mode_shares(4) == {1: 0.25, 4: 0.75}
+    assert config.momentum == (0.9, 0.8)
+    assert config.total_steps(7) == 70000

@@ -1,0 +1,33 @@
+import io
+import sys
+
+import pytest
+
+from mimonets.training import train
+from training.tiny import TinyBatches, tiny_config, tiny_conv
+
+
+class Screen(io.StringIO):
+    def __init__(self, terminal):
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_shows_on_a_terminal_and_nowhere_else(tmp_path, monkeypatch, terminal):
+    screen = Screen(terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "120")):
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    train(tiny_conv(), TinyBatches(), tiny_config(), run_dir=tmp_path / "run")
+    shown = screen.getvalue()
+    if terminal:
+        assert all(word in shown for word in ("step", "loss", "accuracy", "inputs/s"))
+        assert "8/8" in shown
+    else:
+        assert shown == ""

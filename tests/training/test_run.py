@@ -1,0 +1,237 @@
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from mimonets.training import TrainingInterrupted, train
+from mimonets.training.run import Run, write_atomically
+from training import killed
+from training.tiny import (
+    TinyBatches,
+    TinySequences,
+    same_weights,
+    sequence_config,
+    tiny_config,
+    tiny_conv,
+    tiny_former,
+)
+
+TESTS = Path(__file__).parents[1]
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def cut_at(step):
+    def cut(number):
+        if number == step:
+            raise PowerCutError
+
+    return cut
+
+
+def without_speed(history):
+    return [{k: v for k, v in row.items() if k != "inputs_per_second"} for row in history]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return killed.run(tmp_path_factory.mktemp("whole") / "run")
+
+
+# Batches 3, 7 and 8 are skipped, epochs end before 4, 8, 12; so these are all kinds of moments.
+@pytest.mark.parametrize("steps", [(0,), (2,), (4,), (8,), (9,), (1, 5, 23)], ids=str)
+def test_a_run_that_was_cut_off_ends_with_the_same_weights(uninterrupted, tmp_path, steps):
+    wanted, result = uninterrupted
+    for step in steps:
+        with pytest.raises(PowerCutError):
+            killed.run(tmp_path / "run", before=cut_at(step))
+    model, found = killed.run(tmp_path / "run")
+    assert same_weights(model, wanted)
+    assert without_speed(found.history) == without_speed(result.history)
+    assert (found.skipped, found.final, found.steps) == (3, result.final, 24)
+    states = [
+        torch.load(folder / "checkpoints/last.pt", weights_only=True)
+        for folder in (found.run_dir, result.run_dir)
+    ]
+    assert same_weights(*(state["average"]["values"] for state in states))
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_going_on_from_an_older_checkpoint_comes_to_the_same_end(tmp_path, every):
+    config = sequence_config(epochs=3, checkpoint_every=every, curriculum=0.4, fast_share=0.5)
+    models = []
+    for name, cut in (("whole", -1), ("cut", 7)):
+        for resume in (False, True):
+            model = tiny_former(dropout=0.1)
+            batches = TinySequences(4, before=cut_at(cut if not resume else -1))
+            try:
+                train(model, batches, config, run_dir=tmp_path / name, resume=resume)
+            except PowerCutError:
+                assert cut == 7
+        models.append(model)
+    assert same_weights(*models)
+
+
+def kill_again_and_again(folder, seed, kills):
+    """Kill a training process at random moments after its first new checkpoint, or before."""
+    rng = random.Random(seed)
+    command = [sys.executable, str(TESTS / "training/killed.py"), str(folder)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    checkpoint = folder / "checkpoints/last.pt"
+
+    def written():
+        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+
+    for _ in range(kills):
+        before = written()
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        while written() == before and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.1))
+        process.kill()
+        process.wait()
+        assert process.returncode in (-signal.SIGKILL, 0)
+
+
+@pytest.mark.parametrize(("seed", "kills"), [(0, 2), pytest.param(1, 10, marks=pytest.mark.slow)])
+def test_kill_9_at_any_moment_loses_nothing(uninterrupted, tmp_path, seed, kills):
+    kill_again_and_again(tmp_path / "run", seed, kills)
+    model, found = killed.run(tmp_path / "run")
+    wanted, result = uninterrupted
+    assert same_weights(model, wanted)
+    assert without_speed(found.history) == without_speed(result.history)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, number):
+    def press(step):
+        if step == 2:
+            os.kill(os.getpid(), number)
+
+    wanted, _ = tiny_conv(), None
+    train(wanted, TinyBatches(), tiny_config(), run_dir=tmp_path / "whole")
+    before = signal.getsignal(number)
+    with pytest.raises(TrainingInterrupted, match="after step 3 of 8; .*Go on with resume=True"):
+        train(tiny_conv(), TinyBatches(before=press), tiny_config(), run_dir=tmp_path / "run")
+    assert signal.getsignal(number) is before
+    model = tiny_conv()
+    result = train(model, TinyBatches(), tiny_config(), run_dir=tmp_path / "run", resume=True)
+    assert same_weights(model, wanted)
+    assert len(result.history) == 2
+
+
+def test_training_works_in_another_thread(tmp_path):
+    done = []
+
+    def work():
+        done.append(train(tiny_conv(), TinyBatches(), tiny_config(), run_dir=tmp_path / "run"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done[0].steps == 8
+
+
+def test_a_finished_run_can_be_asked_again(uninterrupted):
+    wanted, result = uninterrupted
+    model, again = killed.run(result.run_dir)
+    assert same_weights(model, wanted)
+    assert again.history == result.history
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_into(uninterrupted, tmp_path):
+    _, result = uninterrupted
+    with pytest.raises(ValueError, match="already holds a run: go on with it .*--resume"):
+        killed.run(result.run_dir, resume=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is a file: a run is a folder"):
+        killed.run(tmp_path / "file")
+
+
+def test_another_recipe_gets_one_clear_line(uninterrupted):
+    _, result = uninterrupted
+    arguments = {"run_dir": result.run_dir, "resume": True}
+    with pytest.raises(ValueError, match=r"another recipe: it differs in .*train.lr") as error:
+        train(tiny_conv(), TinyBatches(), replace(killed.settings(), lr=0.01), **arguments)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="model.activation"):
+        train(tiny_conv(activation="relu"), TinyBatches(), killed.settings(), **arguments)
+    recipe = {"data": {"name": "other"}}
+    with pytest.raises(ValueError, match="it differs in data"):
+        train(tiny_conv(), TinyBatches(), killed.settings(), recipe=recipe, **arguments)
+
+
+def test_another_format_and_a_damaged_file_get_one_clear_line(tmp_path):
+    train(tiny_conv(), TinyBatches(), tiny_config(), run_dir=tmp_path / "run")
+    path = tmp_path / "run/checkpoints/last.pt"
+    torch.save(torch.load(path, weights_only=True) | {"format_version": 99}, path)
+    arguments = {"run_dir": tmp_path / "run", "resume": True}
+    with pytest.raises(ValueError, match="is of format version 99, and this mimonets goes on"):
+        train(tiny_conv(), TinyBatches(), tiny_config(), **arguments)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ValueError, match="cannot be read .*: it is damaged"):
+        train(tiny_conv(), TinyBatches(), tiny_config(), **arguments)
+
+
+def test_data_of_another_length_is_another_run(tmp_path):
+    train(tiny_conv(), TinyBatches(4), tiny_config(), run_dir=tmp_path / "run")
+    with pytest.raises(ValueError, match="epochs of 4 batches, and these have 5"):
+        train(tiny_conv(), TinyBatches(5), tiny_config(), run_dir=tmp_path / "run", resume=True)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
+    run = Run(tmp_path / "run")
+    run.open({}, resume=False)
+    run.save_checkpoint({"weights": torch.ones(10)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="could not be written .* before is untouched. Make room"):
+            run.save_checkpoint({"weights": torch.ones(1_000_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert torch.equal(run.load_checkpoint()["weights"], torch.ones(10))
+    assert [path.name for path in run.checkpoint.parent.iterdir()] == ["last.pt"]
+
+
+def test_a_line_of_metrics_cut_short_is_made_again(tmp_path):
+    run = Run(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert run.rewind(1) == [{"step": 1}]
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    write_atomically(path, lambda part: part.write_text("old"))
+
+    def fail(part):
+        part.write_text("ne")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+
+
+def test_free_settings_may_change_on_the_way(tmp_path):
+    with pytest.raises(PowerCutError):
+        train(tiny_conv(), TinyBatches(before=cut_at(5)), tiny_config(), run_dir=tmp_path / "run")
+    config = tiny_config(checkpoint_every=2, checkpoint_seconds=1e-9)
+    result = train(tiny_conv(), TinyBatches(), config, run_dir=tmp_path / "run", resume=True)
+    assert result.steps == 8
+    assert yaml.safe_load((tmp_path / "run/recipe.yaml").read_text())["train"]["epochs"] == 2
+    assert json.loads((tmp_path / "run/result.json").read_text())["skipped"] == 0

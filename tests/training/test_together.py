@@ -1,0 +1,43 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import mimonets as mn
+from training import together
+
+TESTS = Path(__file__).parents[1]
+
+
+def run_in_two_processes(folder, kind):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    command = [sys.executable, str(TESTS / "training/together.py"), str(folder), kind, "2"]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_train_like_one_with_twice_the_batch(tmp_path):
+    found = run_in_two_processes(tmp_path / "two", "former")
+    together.run(tmp_path / "one", "former", 1)
+    lines = (tmp_path / "one/metrics.jsonl").read_text().splitlines()
+    for row, wanted in zip(found, map(json.loads, lines), strict=True):
+        assert row["step"] == wanted["step"]
+        assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-4)
+        assert row["accuracy"] == pytest.approx(wanted["accuracy"])
+    two, one = mn.load(tmp_path / "two/model"), mn.load(tmp_path / "one/model")
+    for (name, value), wanted in zip(two.named_parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(value, wanted, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_network_with_batch_norm(tmp_path):
+    rows = run_in_two_processes(tmp_path / "two", "conv")
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert mn.load(tmp_path / "two/model").num_streams == 2
