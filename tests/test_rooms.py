@@ -16,8 +16,10 @@ MAY_IMPORT = {
     "attention": {"vsa"},
     "models": {"attention", "layers", "vsa"},
     "evaluation": {"models", "attention", "layers", "vsa"},
-    "recipes": {"models"},
-    "cli": {"recipes", "evaluation", "models"},
+    "data": set(),
+    "training": {"evaluation", "models", "layers", "vsa"},
+    "recipes": {"training", "evaluation", "data", "models"},
+    "cli": {"recipes", "evaluation", "models", "vsa"},
 }
 
 

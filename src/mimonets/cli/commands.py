@@ -72,21 +72,99 @@ def bench(args: Namespace) -> None:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def demo(args: Namespace) -> None:
-    """Show what the modes of a small model cost."""
-    from mimonets.evaluation import BenchSettings
-    from mimonets.models import MIMOConvConfig
+def train(args: Namespace) -> None:
+    """Train a recipe, once or with several seeds."""
+    from mimonets.recipes import load_recipe
+    from mimonets.recipes.run import run_recipe, taste
 
-    config = MIMOConvConfig(depth=16, width=4, num_streams=4, num_classes=10)
-    print(
-        "A MIMOConv-16-4 with 4 superposition streams, untrained: what its modes cost.\n"
-        "Fast puts 4 different images into one pass, slow puts one image into all 4 streams."
-    )
-    plot = Path(args.out) / "throughput.png"
-    _run_bench(["demo"], [config], [1, 2, 4], BenchSettings(rounds=12), plot, quiet=False)
-    print(
-        "Next: mimonets bench cifar100-mimoconv-n4 --active-streams 1,2,4   (the paper's network)"
-    )
+    overrides = [*args.set, *_data_override(args.data_dir)]
+    if args.devices:
+        overrides.append(f"train.devices={args.devices}")
+    recipe = load_recipe(args.recipe, overrides)
+    if args.taste:
+        recipe = taste(recipe)
+    folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
+    results = []
+    for number in range(args.seeds):
+        seeded = recipe.with_seed(recipe.train.seed + number)
+        run_dir = folder if args.seeds == 1 else folder / f"seed-{seeded.train.seed}"
+        finished = args.resume and (run_dir / "result.json").exists()
+        if not finished:
+            run_recipe(seeded, run_dir, resume=args.resume)
+        results.append(json.loads((run_dir / "result.json").read_text(encoding="utf-8")))
+    summary = _summarise_seeds(results)
+    if args.json:
+        _print_json({"recipe": recipe.name, "folder": str(folder), "modes": summary})
+        return
+    from mimonets.evaluation.report import seeds_table
+
+    _console().print(seeds_table(recipe.name, summary))
+    first = folder if args.seeds == 1 else folder / f"seed-{recipe.train.seed}"
+    print(f"The model is in {first / 'model'}. Next: mimonets evaluate {first}")
+
+
+def evaluate(args: Namespace) -> None:
+    """Measure a run's final model in every mode."""
+    from mimonets.evaluation.accuracy import evaluate as measure
+    from mimonets.evaluation.bench import default_modes
+    from mimonets.evaluation.macs import count_macs
+    from mimonets.evaluation.report import accuracy_table
+    from mimonets.models import load
+    from mimonets.recipes.run import read_run, split_batches
+    from mimonets.vsa import check_active_streams
+
+    recipe = read_run(args.folder, _data_override(args.data_dir))
+    model = load(Path(args.folder) / "model")
+    wanted = args.active_streams or default_modes(model.num_streams)
+    modes = [check_active_streams(mode, model.num_streams) for mode in wanted]
+    found = measure(model, split_batches(recipe, args.split), modes)
+    costs = {mode: count_macs(model, mode).paper for mode in modes}
+    if args.json:
+        _print_json(
+            {
+                "folder": args.folder,
+                "split": args.split,
+                "modes": [
+                    {**found[mode].as_dict(), "macs_per_input": costs[mode]} for mode in modes
+                ],
+            }
+        )
+        return
+    _console().print(accuracy_table(f"{args.folder}, {args.split} data", found, costs))
+
+
+def demo(args: Namespace) -> None:
+    """Train a dynamic and a plain network on digits, and compare them in every mode."""
+    from dataclasses import replace
+
+    from mimonets.cli.demo import run_demo
+    from mimonets.recipes import load_recipe
+
+    recipes = [load_recipe(f"digits-{name}") for name in ("mimoconv-dynamic", "wideresnet")]
+    recipes = [replace(r, train=replace(r.train, epochs=args.epochs)) for r in recipes]
+    run_demo(recipes, Path(args.out), _console(), _progress)
+
+
+def _data_override(data_dir: str | None) -> list[str]:
+    return [] if data_dir is None else [f"data.dir={json.dumps(data_dir)}"]
+
+
+def _summarise_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and spread of the accuracy of each mode over the seeds."""
+    import statistics
+
+    modes = results[0]["final"]
+    return [
+        {
+            "active_streams": int(mode),
+            "accuracies": [result["final"][mode]["accuracy"] for result in results],
+            "mean": statistics.mean(result["final"][mode]["accuracy"] for result in results),
+            "deviation": statistics.stdev(result["final"][mode]["accuracy"] for result in results)
+            if len(results) > 1
+            else None,
+        }
+        for mode in modes
+    ]
 
 
 def _run_bench(

@@ -87,6 +87,11 @@ class _Batches(Generic[AnySet]):
                 f"{batch_size * world_size}: choose a smaller batch_size."
             )
 
+    @property
+    def num_classes(self) -> int:
+        """How many classes the labels name."""
+        return self.data.num_classes
+
     def __len__(self) -> int:
         items, size = len(self.data) * self.repeats, self.batch_size * self.world_size
         return items // size if self.drop_last else -(-items // size)

@@ -1,11 +1,12 @@
 """Tables and plots from costs and timings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from mimonets.evaluation.accuracy import ModeAccuracy
 from mimonets.evaluation.bench import BenchResult
 from mimonets.evaluation.macs import Cost
 from mimonets.models import MIMOConvConfig
@@ -89,6 +90,45 @@ def shares_line(result: BenchResult) -> str:
     shares = result.time_shares[name]
     parts = ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
     return f"Time of {name} by part: {parts}."
+
+
+def accuracy_table(
+    title: str, found: Mapping[int, ModeAccuracy], costs: Mapping[int, float]
+) -> Table:
+    """Lay out accuracy by mode, with how sure we are of it and what it costs."""
+    table = Table(title=title)
+    for name in ("active streams", "accuracy", "95 % interval", "by position", "loss"):
+        table.add_column(name, justify="right")
+    table.add_column("calibration error", justify="right")
+    table.add_column("MMAC/input", justify="right")
+    for mode, result in found.items():
+        low, high = result.interval
+        worst, best = min(result.per_stream), max(result.per_stream)
+        table.add_row(
+            str(mode),
+            f"{result.accuracy:.2%}",
+            f"{low:.2%} to {high:.2%}",
+            f"{worst:.2%} to {best:.2%}",
+            f"{result.loss:.3f}",
+            f"{result.calibration_error:.3f}",
+            mmac(costs[mode]),
+        )
+    return table
+
+
+def seeds_table(title: str, modes: Sequence[Mapping[str, Any]]) -> Table:
+    """Lay out validation accuracy by mode: mean and spread over seeds."""
+    table = Table(title=f"{title}: accuracy on held-out data")
+    for name in ("active streams", "mean", "deviation", "seeds"):
+        table.add_column(name, justify="right")
+    for row in modes:
+        table.add_row(
+            str(row["active_streams"]),
+            f"{row['mean']:.2%}",
+            "" if row["deviation"] is None else f"{row['deviation']:.2%}",
+            str(len(row["accuracies"])),
+        )
+    return table
 
 
 def plot_bench(result: BenchResult, path: str | Path) -> Path:

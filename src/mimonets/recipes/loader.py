@@ -7,7 +7,7 @@ and variants are found by themselves.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -17,39 +17,56 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
+from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS, read_config
+from mimonets.training.config import TrainConfig
 
-SECTIONS = ("model",)
+SECTIONS: dict[str, type[Any] | None] = {
+    "model": None,  # by its kind
+    "data": DataConfig,
+    "augment": AugmentConfig,  # images only
+    "train": TrainConfig,
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One experiment: its name, what its family is about, and the configs in it."""
+    """One experiment: its name, what it is about, and the configs in it."""
 
     name: str
     summary: str
     kind: str
     model: Any
+    data: DataConfig
+    augment: AugmentConfig | None
+    train: TrainConfig
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain data, all settings spelt out."""
-        return {
-            "name": self.name,
-            "summary": self.summary,
+        sections = {
             "model": {"kind": self.kind, **asdict(self.model)},
+            "data": asdict(self.data),
+            "augment": None if self.augment is None else asdict(self.augment),
+            "train": asdict(self.train),
         }
+        return {"name": self.name, "summary": self.summary, **_plain(sections)}
 
     def as_yaml(self) -> str:
         """Show the recipe as a file of its own, all settings spelt out, with how to use it."""
-        settings = {section: self.as_dict()[section] for section in SECTIONS}
-        for name, value in settings["model"].items():
-            settings["model"][name] = list(value) if isinstance(value, tuple) else value
+        everything = self.as_dict()
+        settings = {name: everything[name] for name in SECTIONS if everything[name] is not None}
         return (
             f"# {self.summary}\n"
+            f"#   run     mimonets train {self.name}\n"
+            f"#   taste   mimonets train {self.name} --taste\n"
             f"#   cost    mimonets cost {self.name}\n"
             f"#   speed   mimonets bench {self.name}\n"
             f"#   expect  not yet measured\n"
         ) + yaml.safe_dump(settings, sort_keys=False)
+
+    def with_seed(self, seed: int) -> "Recipe":
+        """Give the same experiment with another seed for weights and batches."""
+        return replace(self, train=replace(self.train, seed=seed))
 
 
 def recipe_names() -> list[str]:
@@ -60,9 +77,9 @@ def recipe_names() -> list[str]:
 def recipe_summaries() -> dict[str, str]:
     """Say what each recipe is about, without checking its settings."""
     return {
-        name: _families()[family][name][0]
+        name: summary
         for family in sorted(_families())
-        for name in _families()[family]
+        for name, (summary, _) in _families()[family].items()
     }
 
 
@@ -81,27 +98,45 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
             f"`mimonets recipes` lists the recipes."
         )
     summary, settings = family[name]
-    settings = {section: dict(values) for section, values in settings.items()}
+    return make_recipe(name, summary, settings, overrides)
+
+
+def make_recipe(
+    name: str, summary: str, settings: dict[str, Any], overrides: Sequence[str] = ()
+) -> Recipe:
+    """Turn settings by section into a recipe of typed configs."""
+    settings = {section: dict(values) for section, values in settings.items() if values is not None}
     problems = _apply_overrides(settings, overrides)
-    problems += _unknown("section", settings, SECTIONS)
+    problems += _unknown("section", settings, list(SECTIONS))
     kind = settings["model"].pop("kind", None)
-    if kind not in MODELS:
-        problems.append(f"model.kind={kind!r} is not known: choose from {', '.join(MODELS)}")
+    classes = dict(SECTIONS)
+    if kind in MODELS:
+        classes["model"] = MODELS[kind].config_class
     else:
-        problems += _setting_problems(MODELS[kind].config_class, settings["model"])
+        problems.append(f"model.kind={kind!r} is not known: choose from {', '.join(MODELS)}")
+    configs: dict[str, Any] = {}
+    for section, config_class in classes.items():
+        if config_class is not None and (section in settings or section != "augment"):
+            values = settings.get(section, {})
+            found = _setting_problems(section, config_class, values)
+            problems += found
+            if not found:
+                configs[section] = _typed(section, config_class, values)
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
-    return Recipe(name, summary, kind, _typed(MODELS[kind].config_class, settings["model"]))
+    return Recipe(name, summary, kind, **{"augment": None, **configs})
 
 
 def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
     """Get the model config of a recipe, or of a folder that :func:`mimonets.save` wrote."""
-    if Path(recipe_or_folder).is_dir():
+    folder = Path(recipe_or_folder)
+    if folder.is_dir():
         if overrides:
             raise ValueError(
                 f"{recipe_or_folder} holds a model as it was saved: --set works with recipes only."
             )
-        return read_config(recipe_or_folder)
+        inner = folder / "model"  # a run keeps its final model there
+        return read_config(inner if inner.is_dir() else folder)
     return load_recipe(recipe_or_folder, overrides).model
 
 
@@ -116,8 +151,9 @@ def _families() -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
         text = file.read_text(encoding="utf-8")
         shared = yaml.safe_load(text)
         variants = shared.pop("variants")
+        heading = text.partition("\n")[0].lstrip("# ")
         families[stem] = {
-            f"{stem}-{variant}": (text.partition("\n")[0].lstrip("# "), _merge(shared, changes))
+            f"{stem}-{variant}": (changes.pop("summary", heading), _merge(shared, changes))
             for variant, changes in variants.items()
         }
     return families
@@ -144,13 +180,13 @@ def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list
     return problems
 
 
-def _setting_problems(config_class: type[Any], settings: dict[str, Any]) -> list[str]:
+def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:
     known = [field.name for field in fields(config_class)]
-    problems = _unknown("setting", settings, known, prefix="model.")
-    parser, good = _parser(config_class), {}
+    problems = _unknown("setting", settings, known, prefix=f"{section}.")
+    parser, good = _parser(section, config_class), {}
     for name in sorted(settings.keys() & set(known)):
         try:
-            parser.parse_object({"model": {name: settings[name]}})
+            parser.parse_object({section: {name: settings[name]}})
             good[name] = settings[name]
         except ArgumentError as error:
             # jsonargparse says: Parser key "model.width":\n  Expected a <class 'int'>. Got ...
@@ -158,22 +194,27 @@ def _setting_problems(config_class: type[Any], settings: dict[str, Any]) -> list
             for clutter in ("typing.", "<class '", "'>"):
                 reason = reason.replace(clutter, "")
             reason = " ".join(reason.split())
-            problems.append(f"model.{name}: {reason[0].lower()}{reason[1:].rstrip('.')}")
+            problems.append(f"{section}.{name}: {reason[0].lower()}{reason[1:].rstrip('.')}")
     try:
-        _typed(config_class, good)
+        config_class(**_typed_values(parser, section, good))
     except ValueError as error:
         problems.append(str(error).partition(": ")[2].rstrip("."))
     return problems
 
 
-def _typed(config_class: type[Any], settings: dict[str, Any]) -> Any:
-    parser = _parser(config_class)
-    return parser.instantiate(parser.parse_object({"model": settings})).model
+def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> Any:
+    return config_class(**_typed_values(_parser(section, config_class), section, settings))
 
 
-def _parser(config_class: type[Any]) -> ArgumentParser:
+def _typed_values(parser: ArgumentParser, section: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Let jsonargparse turn what YAML read into the types of the fields."""
+    parsed = parser.parse_object({section: settings})[section]
+    return {name: parsed[name] for name in settings}
+
+
+def _parser(section: str, config_class: type[Any]) -> ArgumentParser:
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(config_class, "model")
+    parser.add_class_arguments(config_class, section)
     return parser
 
 
@@ -190,3 +231,10 @@ def _unknown(
 def _suggestion(name: str, known: Sequence[str], prefix: str = "") -> str:
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f" (did you mean {prefix + close[0]!r}?)" if close else ""
+
+
+def _plain(value: Any) -> Any:
+    """Turn tuples into lists, as JSON and YAML have them."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
