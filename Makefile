@@ -29,13 +29,14 @@ $(VENV)/installed-%: $(BIN)/python pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e '.[$*]'
 	@touch $@
 
-demo: $(VENV)/installed-plot
+demo: $(VENV)/installed-demo
 	@echo "==> mimonets demo"
-	@$(BIN)/mimonets demo
+	@$(BIN)/mimonets demo $(DEMO_ARGS)
 
+# One worker per core, one thread each: tiny models gain nothing from more.
 test: $(VENV)/installed-test
 	@echo "==> running the tests"
-	@$(BIN)/python -m pytest -q
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 
 test-slow: $(VENV)/installed-test
 	@echo "==> running the slow checks"

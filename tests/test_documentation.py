@@ -40,15 +40,23 @@ def readme_commands():
                 yield command
 
 
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """One folder for all commands, since some use what earlier ones made."""
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.mark.xdist_group("readme")
 @pytest.mark.parametrize("command", list(readme_commands()))
-def test_every_command_of_the_readme_runs(command, tmp_path):
+def test_every_command_of_the_readme_runs(command, workplace):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    where = tmp_path
+    where = workplace
     if command.startswith("make"):
         if not (ROOT / ".venv").exists():
             pytest.skip("make would set up a .venv of its own first")
         where = ROOT
         environment["PYTEST_ADDOPTS"] = "--collect-only -q"  # the tests do not run themselves
+        environment["DEMO_ARGS"] = f"--epochs 1 --out {workplace}/demo"
         environment["MAKEFLAGS"] = ""
     done = subprocess.run(
         command.split(), cwd=where, env=environment, capture_output=True, text=True, check=False

@@ -35,7 +35,9 @@ def test_help_teaches_and_does_not_wait_for_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("command", [[], ["cost"], ["bench"], ["recipes"], ["demo"]])
+@pytest.mark.parametrize(
+    "command", [[], ["cost"], ["bench"], ["recipes"], ["train"], ["evaluate"], ["demo"]]
+)
 def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
@@ -112,7 +114,7 @@ def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message):
     [
         (["cost", "x", "--active-streams", "1,fast"], "write whole numbers with commas"),
         (["bench", "x", "--rounds", "0"], "no whole number of at least 1"),
-        (["train"], "invalid choice: 'train'"),
+        (["serve"], "invalid choice: 'serve'"),
     ],
 )
 def test_arguments_that_do_not_parse_end_in_exit_code_two(capsys, arguments, message):
@@ -130,3 +132,84 @@ def test_ctrl_c_is_no_traceback(capsys, monkeypatch):
     code, _, err = run(capsys, "recipes")
     assert code == 130
     assert err == "mimonets: stopped\n"
+
+
+SMALL = ["train.epochs=1", "train.batch_size=8", "model.width=1", "model.initial_width=1"]
+TINY_RUN = [part for setting in [*SMALL, "data.limit=64"] for part in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    assert main(["train", "digits-mimoconv-dynamic", "--out", str(folder), *TINY_RUN]) == 0
+    return folder
+
+
+def test_train_leaves_a_run_that_evaluate_and_cost_can_read(run_folder, capsys):
+    for name in ("recipe.yaml", "environment.json", "metrics.jsonl", "result.json", "model"):
+        assert (run_folder / name).exists()
+    code, out, _ = run(capsys, "evaluate", str(run_folder), "--json")
+    assert code == 0
+    modes = json.loads(out)["modes"]
+    assert [mode["active_streams"] for mode in modes] == [1, 2, 3, 4]
+    assert all(0 <= mode["interval"][0] <= mode["accuracy"] <= 1 for mode in modes)
+    code, out, _ = run(capsys, "evaluate", str(run_folder), "--active-streams", "max")
+    assert "calibration error" in out
+    assert run(capsys, "cost", str(run_folder))[0] == 0
+
+
+def test_training_twice_into_one_folder_is_refused(run_folder, capsys):
+    code, _, err = run(
+        capsys, "train", "digits-mimoconv-dynamic", "--out", str(run_folder), *TINY_RUN
+    )
+    assert code == 2
+    assert "already holds a run" in err
+    assert "--resume" in err
+
+
+def test_resuming_a_finished_run_only_shows_it(run_folder, capsys):
+    arguments = ["--out", str(run_folder), "--resume", "--json", *TINY_RUN]
+    code, out, _ = run(capsys, "train", "digits-mimoconv-dynamic", *arguments)
+    assert code == 0
+    assert [mode["active_streams"] for mode in json.loads(out)["modes"]] == [1, 4]
+
+
+def test_several_seeds_give_mean_and_spread(capsys, tmp_path):
+    arguments = ["--out", str(tmp_path / "seeds"), "--seeds", "2", "--json", *TINY_RUN]
+    code, out, _ = run(capsys, "train", "digits-wideresnet", *arguments)
+    assert code == 0
+    (mode,) = json.loads(out)["modes"]
+    assert len(mode["accuracies"]) == 2
+    assert mode["deviation"] is not None
+    assert sorted(p.name for p in (tmp_path / "seeds").iterdir()) == ["seed-0", "seed-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["train", "mnist-mimoconv-n4", "--data-dir", "nowhere", "--set", "data.download=false"],
+            "nowhere",
+        ),
+        (["train", "digits-wideresnet", "--set", "train.epoch=3"], "did you mean 'train.epochs'"),
+        (["train", "digits-wideresnet", "--set", "model.num_classes=7"], "10 classes"),
+        (["evaluate", "nowhere"], "holds no recipe.yaml"),
+    ],
+)
+def test_mistakes_in_training_end_in_one_line(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_demo_compares_all_modes_and_draws(capsys, tmp_path):
+    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo"), "--epochs", "1")
+    assert code == 0
+    for part in ("WideResNet", "MIMOConv, slow", "MIMOConv, normal", "MIMOConv, fast", "Next:"):
+        assert part in out
+    assert (tmp_path / "demo" / "accuracy-against-throughput.png").exists()
+    rows = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert [row["inputs_per_pass"] for row in rows] == [1, 1, 2, 4]

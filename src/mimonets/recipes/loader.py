@@ -116,12 +116,13 @@ def make_recipe(
         problems.append(f"model.kind={kind!r} is not known: choose from {', '.join(MODELS)}")
     configs: dict[str, Any] = {}
     for section, config_class in classes.items():
-        if config_class is not None and (section in settings or section != "augment"):
-            values = settings.get(section, {})
-            found = _setting_problems(section, config_class, values)
-            problems += found
-            if not found:
-                configs[section] = _typed(section, config_class, values)
+        if config_class is None or (section == "augment" and section not in settings):
+            continue
+        values = settings.get(section, {})
+        try:
+            configs[section] = _typed(section, config_class, values)
+        except (ArgumentError, ValueError):
+            problems += _setting_problems(section, config_class, values)
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
     return Recipe(name, summary, kind, **{"augment": None, **configs})
@@ -181,12 +182,13 @@ def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list
 
 
 def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:
+    """Say everything that is wrong with a section, setting by setting."""
     known = [field.name for field in fields(config_class)]
     problems = _unknown("setting", settings, known, prefix=f"{section}.")
-    parser, good = _parser(section, config_class), {}
+    good = {}
     for name in sorted(settings.keys() & set(known)):
         try:
-            parser.parse_object({section: {name: settings[name]}})
+            _parser(section, config_class).parse_object({section: {name: settings[name]}})
             good[name] = settings[name]
         except ArgumentError as error:
             # jsonargparse says: Parser key "model.width":\n  Expected a <class 'int'>. Got ...
@@ -196,26 +198,26 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
             reason = " ".join(reason.split())
             problems.append(f"{section}.{name}: {reason[0].lower()}{reason[1:].rstrip('.')}")
     try:
-        config_class(**_typed_values(parser, section, good))
+        _typed(section, config_class, good)
     except ValueError as error:
         problems.append(str(error).partition(": ")[2].rstrip("."))
     return problems
 
 
 def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> Any:
-    return config_class(**_typed_values(_parser(section, config_class), section, settings))
-
-
-def _typed_values(parser: ArgumentParser, section: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Let jsonargparse turn what YAML read into the types of the fields."""
-    parsed = parser.parse_object({section: settings})[section]
-    return {name: parsed[name] for name in settings}
+    parsed = _parser(section, config_class).parse_object({section: settings})[section]
+    return config_class(**{name: parsed[name] for name in settings})
 
 
 def _parser(section: str, config_class: type[Any]) -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(config_class, section)
-    return parser
+    if config_class not in _PARSERS:
+        _PARSERS[config_class] = ArgumentParser(exit_on_error=False)
+        _PARSERS[config_class].add_class_arguments(config_class, section)
+    return _PARSERS[config_class]
+
+
+_PARSERS: dict[type[Any], ArgumentParser] = {}
 
 
 def _unknown(
