@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "data": set(),
     "training": {"evaluation", "models", "layers", "vsa"},
     "recipes": {"training", "evaluation", "data", "models"},
-    "cli": {"recipes", "evaluation", "models", "vsa"},
+    "cli": {"recipes", "training", "evaluation", "models", "vsa"},
 }
 
 

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from mimonets.training import TrainingInterrupted, train
-from mimonets.training.run import Run, write_atomically
+from mimonets.training.run import Run, write_safely
 from training import killed
 from training.tiny import (
     TinyBatches,
@@ -216,14 +216,14 @@ def test_a_line_of_metrics_cut_short_is_made_again(tmp_path):
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
-    write_atomically(path, lambda part: part.write_text("old"))
+    write_safely(path, lambda part: part.write_text("old"))
 
     def fail(part):
         part.write_text("ne")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left on device"):
-        write_atomically(path, fail)
+        write_safely(path, fail)
     assert path.read_text() == "old"
 
 

@@ -76,6 +76,7 @@ def train(args: Namespace) -> None:
     """Train a recipe, once or with several seeds."""
     from mimonets.recipes import load_recipe
     from mimonets.recipes.run import run_recipe, taste
+    from mimonets.training import TrainingDivergedError
 
     overrides = [*args.set, *_data_override(args.data_dir)]
     if args.devices:
@@ -90,7 +91,10 @@ def train(args: Namespace) -> None:
         run_dir = folder if args.seeds == 1 else folder / f"seed-{seeded.train.seed}"
         finished = args.resume and (run_dir / "result.json").exists()
         if not finished:
-            run_recipe(seeded, run_dir, resume=args.resume)
+            try:
+                run_recipe(seeded, run_dir, resume=args.resume)
+            except TrainingDivergedError as error:
+                raise ValueError(str(error)) from error
         results.append(json.loads((run_dir / "result.json").read_text(encoding="utf-8")))
     summary = _summarise_seeds(results)
     if args.json:

@@ -9,7 +9,6 @@ A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
 
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
@@ -49,8 +48,10 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
     # The weights carry a copy of the description, so that files of two models are never mixed.
     metadata = {"format": "pt", "mimonets": json.dumps(description["config"])}
-    _write(folder / WEIGHTS_FILE, lambda path: save_file(weights, path, metadata=metadata))
-    _write(folder / CONFIG_FILE, lambda path: Path(path).write_text(text, encoding="utf-8"))
+    write_atomically(
+        folder / WEIGHTS_FILE, lambda path: save_file(weights, path, metadata=metadata)
+    )
+    write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
     return folder
 
 
@@ -83,25 +84,20 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
     return MODELS[description["model"]].config_class(**description["config"])
 
 
-def _write(path: Path, write: Callable[[str], object]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Write beside the place and move there when complete, so that no half a file is ever seen."""
+    part = path.with_name(f".{path.name}.part")
     try:
-        write(temporary)
-        with open(temporary, "rb") as file:
+        part.touch()
+        mode = part.stat().st_mode
+        write(part)
+        part.chmod(mode)  # safetensors makes files that only their owner can read
+        with open(part, "rb") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        os.replace(part, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    """Return the process's umask; mkstemp ignores it and makes files only their owner can read."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import yaml
 
 from mimonets.evaluation.environment import environment
 from mimonets.models import Model, save
+from mimonets.models.checkpoint import write_atomically
 from mimonets.training.config import TrainConfig
 
 FORMAT_VERSION = 1
@@ -82,7 +83,7 @@ class Run:
         """Replace the checkpoint by a newer one; whatever happens, one of the two is whole."""
         if self.writes:
             state = {"format_version": FORMAT_VERSION, **state}
-            write_atomically(self.checkpoint, lambda path: torch.save(state, path))
+            write_safely(self.checkpoint, lambda path: torch.save(state, path))
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Read the checkpoint; None if the run has not come that far."""
@@ -166,19 +167,14 @@ def resolved_recipe(
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all."""
-    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_safely(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the place and move there when complete, so that no half a file is ever seen."""
-    part = path.with_name(path.name + ".part")
+def write_safely(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all, and say so if there is no room for it."""
     try:
-        write(part)
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        write_atomically(path, write)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        part.unlink(missing_ok=True)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OSError(
             f"{path} could not be written ({reason}); what was there before is untouched. "
