@@ -145,7 +145,8 @@ def demo(args: Namespace) -> None:
     from mimonets.recipes import load_recipe
 
     recipes = [load_recipe(f"digits-{name}") for name in ("mimoconv-dynamic", "wideresnet")]
-    recipes = [replace(r, train=replace(r.train, epochs=args.epochs)) for r in recipes]
+    if args.epochs:
+        recipes = [replace(r, train=replace(r.train, epochs=args.epochs)) for r in recipes]
     run_demo(recipes, Path(args.out), _console(), _progress)
 
 

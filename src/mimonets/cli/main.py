@@ -129,7 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
         "accuracy, speed and cost of every mode, and a plot.",
     )
     demo.add_argument("--out", default="runs/demo", metavar="DIR", help="(%(default)s)")
-    demo.add_argument("--epochs", type=_positive, default=60, help="(%(default)s)")
+    demo.add_argument("--epochs", type=_positive, metavar="K", help="of training (30 and 60)")
     demo.set_defaults(run=commands.demo)
     return parser
 
