@@ -93,6 +93,13 @@ def test_saving_again_replaces_the_old_model(saved):
     assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
 
 
+def test_equal_models_are_equal_files(saved, tmp_path):
+    for number in range(4):
+        mn.save(saved[0], tmp_path / str(number))
+    files = {(tmp_path / str(n) / "model.safetensors").read_bytes() for n in range(4)}
+    assert len(files) == 1
+
+
 def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch):
     model, folder = saved
     expected = mn.load(folder).state_dict()

@@ -85,17 +85,19 @@ def train(args: Namespace) -> None:
     if args.taste:
         recipe = taste(recipe)
     folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
-    results = []
+    results, rank = [], 0
     for number in range(args.seeds):
         seeded = recipe.with_seed(recipe.train.seed + number)
         run_dir = folder if args.seeds == 1 else folder / f"seed-{seeded.train.seed}"
         finished = args.resume and (run_dir / "result.json").exists()
         if not finished:
             try:
-                run_recipe(seeded, run_dir, resume=args.resume)
+                rank = run_recipe(seeded, run_dir, resume=args.resume).rank
             except TrainingDivergedError as error:
                 raise ValueError(str(error)) from error
         results.append(json.loads((run_dir / "result.json").read_text(encoding="utf-8")))
+    if rank != 0:  # one of several processes: the first one speaks
+        return
     summary = _summarise_seeds(results)
     if args.json:
         _print_json({"recipe": recipe.name, "folder": str(folder), "modes": summary})

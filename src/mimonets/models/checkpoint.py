@@ -46,8 +46,9 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
     }
     text = json.dumps(description, indent=2) + "\n"
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-    # The weights carry a copy of the description, so that files of two models are never mixed.
-    metadata = {"format": "pt", "mimonets": json.dumps(description["config"])}
+    # The weights carry a copy of the description, so that files of two models are never mixed. One
+    # entry only: safetensors writes several in any order, and equal models should be equal files.
+    metadata = {"mimonets": json.dumps(description["config"])}
     write_atomically(
         folder / WEIGHTS_FILE, lambda path: save_file(weights, path, metadata=metadata)
     )
