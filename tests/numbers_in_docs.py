@@ -56,6 +56,20 @@ def mimoformer_table():
     return table(header, rows)
 
 
+def demo_table():
+    rows = [
+        [
+            row["name"],
+            str(row["inputs_per_pass"]),
+            f"{row['accuracy']:.1%}",
+            f"{row['inputs_per_second']:.0f}",
+            f"{row['macs'] / 1e6:.2f}",
+        ]
+        for row in result("demo-digits")["rows"]
+    ]
+    return table(["network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"], rows)
+
+
 def outside_the_trunk():
     shares = result("bench-mimoconv")["time_shares"]["MIMOConv-28-10 (N=4), 4 active"]
     return f"{shares['stem'] + shares['binding'] + shares['unbinding']:.1%}"
@@ -112,7 +126,7 @@ def recall_rows():
 
 
 PLACES = {
-    "README.md": [mimoconv_table],
+    "README.md": [mimoconv_table, demo_table],
     "docs/speed.md": [
         mimoconv_table,
         lambda: mimoconv_table("bench-mimoconv-channels-last"),

@@ -211,5 +211,5 @@ def test_the_demo_compares_all_modes_and_draws(capsys, tmp_path):
     for part in ("WideResNet", "MIMOConv, slow", "MIMOConv, normal", "MIMOConv, fast", "Next:"):
         assert part in out
     assert (tmp_path / "demo" / "accuracy-against-throughput.png").exists()
-    rows = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    rows = json.loads((tmp_path / "demo" / "demo.json").read_text())["rows"]
     assert [row["inputs_per_pass"] for row in rows] == [1, 1, 2, 4]

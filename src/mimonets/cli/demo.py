@@ -12,6 +12,7 @@ from rich.table import Table
 
 from mimonets.evaluation import BenchSettings, bench, count_macs
 from mimonets.evaluation.accuracy import evaluate
+from mimonets.evaluation.environment import environment
 from mimonets.evaluation.report import mmac
 from mimonets.models import load
 from mimonets.recipes import Recipe
@@ -56,7 +57,12 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console, progress
             mmac(row.macs),
         )
     console.print(table)
-    (folder / "demo.json").write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
+    record = {
+        "environment": environment(),
+        "recipes": [recipe.as_dict() for recipe in recipes],
+        "rows": [vars(row) for row in rows],
+    }
+    (folder / "demo.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     plot = draw(rows, folder / "accuracy-against-throughput.png")
     console.print(f"Plot: {plot}\nModel: {folder / dynamic.name / 'model'}, for mimonets.load")
     console.print(f"Next: mimonets evaluate {folder / dynamic.name}")
