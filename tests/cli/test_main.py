@@ -213,3 +213,7 @@ def test_the_demo_compares_all_modes_and_draws(capsys, tmp_path):
     assert (tmp_path / "demo" / "accuracy-against-throughput.png").exists()
     rows = json.loads((tmp_path / "demo" / "demo.json").read_text())["rows"]
     assert [row["inputs_per_pass"] for row in rows] == [1, 1, 2, 4]
+    # A second call finds both networks trained, and can speak JSON.
+    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo"), "--epochs", "1", "--json")
+    assert code == 0
+    assert len(json.loads(out)["rows"]) == 4

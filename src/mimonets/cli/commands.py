@@ -149,7 +149,9 @@ def demo(args: Namespace) -> None:
     recipes = [load_recipe(f"digits-{name}") for name in ("mimoconv-dynamic", "wideresnet")]
     if args.epochs:
         recipes = [replace(r, train=replace(r.train, epochs=args.epochs)) for r in recipes]
-    run_demo(recipes, Path(args.out), _console(), _progress)
+    record = run_demo(recipes, Path(args.out), _console(quiet=args.json), _progress)
+    if args.json:
+        _print_json(record)
 
 
 def _data_override(data_dir: str | None) -> list[str]:
@@ -218,13 +220,13 @@ def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=2))
 
 
-def _console() -> Any:
+def _console(*, quiet: bool = False) -> Any:
     """Make a console that does not fold tables when the output is a file or a pipe."""
     import sys
 
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=160)
+    return Console(quiet=quiet) if sys.stdout.isatty() else Console(width=160, quiet=quiet)
 
 
 @contextmanager

@@ -33,8 +33,10 @@ class Row:
     macs: float
 
 
-def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console, progress: Progress) -> None:
-    """Train both networks unless that was done before, then measure and show them."""
+def run_demo(
+    recipes: Sequence[Recipe], folder: Path, console: Console, progress: Progress
+) -> dict[str, Any]:
+    """Train both networks unless that was done before, measure them and show the record."""
     dynamic, plain = recipes
     console.print(
         "Training two networks of the same size on 1,500 handwritten digits: one that takes up to "
@@ -45,6 +47,21 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console, progress
         if not (run_dir / "result.json").exists():
             run_recipe(recipe, run_dir, resume=run_dir.exists())
     rows = measure(dynamic, plain, folder, progress)
+    console.print(demo_table(rows))
+    record = {
+        "environment": environment(),
+        "recipes": [recipe.as_dict() for recipe in recipes],
+        "rows": [vars(row) for row in rows],
+    }
+    (folder / "demo.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    plot = draw(rows, folder / "accuracy-against-throughput.png")
+    console.print(f"Plot: {plot}\nModel: {folder / dynamic.name / 'model'}, for mimonets.load")
+    console.print(f"Next: mimonets evaluate {folder / dynamic.name}")
+    return record
+
+
+def demo_table(rows: Sequence[Row]) -> Table:
+    """Lay out accuracy, speed and cost of every mode."""
     table = Table(title="Test digits, one set of weights for slow, normal and fast")
     for name in ("network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"):
         table.add_column(name, justify="left" if name == "network" else "right")
@@ -56,16 +73,7 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console, progress
             f"{row.inputs_per_second:.0f}",
             mmac(row.macs),
         )
-    console.print(table)
-    record = {
-        "environment": environment(),
-        "recipes": [recipe.as_dict() for recipe in recipes],
-        "rows": [vars(row) for row in rows],
-    }
-    (folder / "demo.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    plot = draw(rows, folder / "accuracy-against-throughput.png")
-    console.print(f"Plot: {plot}\nModel: {folder / dynamic.name / 'model'}, for mimonets.load")
-    console.print(f"Next: mimonets evaluate {folder / dynamic.name}")
+    return table
 
 
 def measure(dynamic: Recipe, plain: Recipe, folder: Path, progress: Progress) -> list[Row]:

@@ -130,6 +130,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--out", default="runs/demo", metavar="DIR", help="(%(default)s)")
     demo.add_argument("--epochs", type=_positive, metavar="K", help="of training (30 and 60)")
+    _add_json(demo)
     demo.set_defaults(run=commands.demo)
     return parser
 
