@@ -40,29 +40,31 @@ def readme_commands():
                 yield command
 
 
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    """One folder for all commands, since some use what earlier ones made."""
-    return tmp_path_factory.mktemp("readme")
-
-
-@pytest.mark.xdist_group("readme")
-@pytest.mark.parametrize("command", list(readme_commands()))
-def test_every_command_of_the_readme_runs(command, workplace):
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    where = workplace
-    if command.startswith("make"):
-        if not (ROOT / ".venv").exists():
-            pytest.skip("make would set up a .venv of its own first")
-        where = ROOT
-        environment["PYTEST_ADDOPTS"] = "--collect-only -q"  # the tests do not run themselves
-        environment["DEMO_ARGS"] = f"--epochs 1 --out {workplace}/demo"
-        environment["MAKEFLAGS"] = ""
-    done = subprocess.run(
-        command.split(), cwd=where, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout
+@pytest.mark.timeout(900)
+def test_every_command_of_the_readme_runs_in_order(tmp_path):
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTEST_ADDOPTS": "--collect-only -q",  # the tests do not run themselves
+        "DEMO_ARGS": f"--epochs 1 --out {tmp_path}/demo",
+        "MAKEFLAGS": "",
+    }
+    commands = list(readme_commands())
+    assert len(commands) >= 7
+    for command in commands:
+        is_make = command.startswith("make")
+        if is_make and not (ROOT / ".venv").exists():
+            continue  # it would set up a .venv of its own first
+        done = subprocess.run(
+            command.split(),
+            cwd=ROOT if is_make else tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, command + done.stdout + done.stderr
+        assert done.stdout, command
 
 
 def test_links_between_pages_lead_somewhere():
