@@ -31,7 +31,7 @@ def environment() -> dict[str, Any]:
 
 def _commit() -> str | None:
     """Find the commit of the source tree this package is imported from, if it is one."""
-    here = Path(__file__).parent
+    here = Path(mimonets.__file__).parent  # changes anywhere in the package count
     git = ["git", "-C", str(here)]
     try:
         commit = subprocess.run(
