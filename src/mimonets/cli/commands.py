@@ -44,7 +44,7 @@ def cost(args: Namespace) -> None:
         _print_json({"model": args.model, "macs_per_input": cost_dict(costs)})
         return
     for convention in CONVENTIONS:
-        _console().print(cost_table(args.model, costs, convention))
+        make_console().print(cost_table(args.model, costs, convention))
 
 
 def bench(args: Namespace) -> None:
@@ -104,39 +104,33 @@ def train(args: Namespace) -> None:
         return
     from mimonets.evaluation.report import seeds_table
 
-    _console().print(seeds_table(recipe.name, summary))
+    make_console().print(seeds_table(recipe.name, summary))
     first = folder if args.seeds == 1 else folder / f"seed-{recipe.train.seed}"
     print(f"The model is in {first / 'model'}. Next: mimonets evaluate {first}")
 
 
 def evaluate(args: Namespace) -> None:
     """Measure a run's final model in every mode."""
-    from mimonets.evaluation.accuracy import evaluate as measure
-    from mimonets.evaluation.bench import default_modes
-    from mimonets.evaluation.macs import count_macs
     from mimonets.evaluation.report import accuracy_table
-    from mimonets.models import load
-    from mimonets.recipes.run import read_run, split_batches
-    from mimonets.vsa import check_active_streams
+    from mimonets.recipes.run import measure_run
 
-    recipe = read_run(args.folder, _data_override(args.data_dir))
-    model = load(Path(args.folder) / "model")
-    wanted = args.active_streams or default_modes(model.num_streams)
-    modes = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    found = measure(model, split_batches(recipe, args.split), modes)
-    costs = {mode: count_macs(model, mode).paper for mode in modes}
+    measured = measure_run(
+        args.folder, args.split, args.active_streams, _data_override(args.data_dir)
+    )
     if args.json:
         _print_json(
             {
                 "folder": args.folder,
                 "split": args.split,
                 "modes": [
-                    {**found[mode].as_dict(), "macs_per_input": costs[mode]} for mode in modes
+                    {**found.as_dict(), "macs_per_input": macs} for _, found, macs in measured
                 ],
             }
         )
         return
-    _console().print(accuracy_table(f"{args.folder}, {args.split} data", found, costs))
+    found = {mode: accuracy for mode, accuracy, _ in measured}
+    costs = {mode: macs for mode, _, macs in measured}
+    make_console().print(accuracy_table(f"{args.folder}, {args.split} data", found, costs))
 
 
 def demo(args: Namespace) -> None:
@@ -149,7 +143,7 @@ def demo(args: Namespace) -> None:
     recipes = [load_recipe(f"digits-{name}") for name in ("mimoconv-dynamic", "wideresnet")]
     if args.epochs:
         recipes = [replace(r, train=replace(r.train, epochs=args.epochs)) for r in recipes]
-    record = run_demo(recipes, Path(args.out), _console(quiet=args.json), _progress)
+    record = run_demo(recipes, Path(args.out), make_console(quiet=args.json), _progress)
     if args.json:
         _print_json(record)
 
@@ -201,7 +195,7 @@ def _run_bench(
         for name, config in result.configs.items()
     }
     if not quiet:
-        _console().print(bench_table(result, costs))
+        make_console().print(bench_table(result, costs))
         if result.time_shares:
             print(shares_line(result))
     if plot:
@@ -220,7 +214,7 @@ def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=2))
 
 
-def _console(*, quiet: bool = False) -> Any:
+def make_console(*, quiet: bool = False) -> Any:
     """Make a console that does not fold tables when the output is a file or a pipe."""
     import sys
 

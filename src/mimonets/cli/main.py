@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from mimonets import __version__
-from mimonets.cli import commands
+from mimonets.cli import commands, reproduce
 
 EPILOG = """\
 examples:
@@ -16,6 +16,7 @@ examples:
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
   mimonets demo                                    train and compare, in two minutes, offline
+  mimonets reproduce                               the paper's tables and figures, ours beside them
 """
 
 SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
@@ -132,6 +133,8 @@ def make_parser() -> argparse.ArgumentParser:
     demo.add_argument("--epochs", type=_positive, metavar="K", help="of training (30 and 60)")
     _add_json(demo)
     demo.set_defaults(run=commands.demo)
+
+    reproduce.add_parser(subparsers)
     return parser
 
 

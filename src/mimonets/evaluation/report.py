@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mimonets.evaluation.accuracy import ModeAccuracy
 from mimonets.evaluation.bench import BenchResult
+from mimonets.evaluation.figure import new_axes, save_figure
 from mimonets.evaluation.macs import Cost
 from mimonets.models import MIMOConvConfig
 
@@ -133,13 +134,7 @@ def seeds_table(title: str, modes: Sequence[Mapping[str, Any]]) -> Table:
 
 def plot_bench(result: BenchResult, path: str | Path) -> Path:
     """Draw inputs per second against active streams, beside the baselines and the ideal line."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("Plots need matplotlib: pip install 'mimonets[plot]'.") from None
-
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = new_axes()
     for base, style in zip(result.baselines, ("--", ":", "-."), strict=False):
         rate = result.timing(base).inputs_per_second
         axes.axhline(rate, color="tab:gray", linestyle=style, label=base)
@@ -166,7 +161,4 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
     axes.set_title("One set of weights, many speeds")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    return path
+    return save_figure(figure, path)

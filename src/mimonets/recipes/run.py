@@ -10,10 +10,14 @@ import yaml
 
 from mimonets.data import ImageBatches, SequenceBatches, Splits, load_data
 from mimonets.data.sets import ImageSet
-from mimonets.models import Model
+from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
+from mimonets.evaluation.bench import default_modes
+from mimonets.evaluation.macs import count_macs
+from mimonets.models import Model, load
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train
+from mimonets.vsa import check_active_streams
 
 EVALUATION_BATCH = 256  # inputs per call when nothing is trained
 
@@ -103,3 +107,18 @@ def split_batches(recipe: Recipe, split: str) -> ImageBatches | SequenceBatches:
     if data is None:
         raise ValueError(f"{recipe.data.name} has no {split} data: choose another --split.")
     return make_batches(data, make_train_batches(recipe, splits))
+
+
+def measure_run(
+    folder: str | Path,
+    split: str,
+    modes: Sequence[int | None] | None = None,
+    overrides: Sequence[str] = (),
+) -> list[tuple[int, ModeAccuracy, float]]:
+    """Measure a run's final model: active streams, accuracy and MACs per input, mode by mode."""
+    recipe = read_run(folder, overrides)
+    model = load(Path(folder) / "model")
+    wanted = modes or default_modes(model.num_streams)
+    chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
+    found = evaluate(model, split_batches(recipe, split), chosen)
+    return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]

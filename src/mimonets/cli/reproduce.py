@@ -1,0 +1,127 @@
+"""``mimonets reproduce``: the paper's tables and figures, ours beside the paper's."""
+
+import argparse
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  mimonets reproduce                                  list every table and figure
+  mimonets reproduce cost-mimoconv                    count, compare, write results/cost-mimoconv.json
+  mimonets reproduce mnist --data-dir data            train what is missing, test, compare, plot
+  mimonets reproduce mnist --only n16 --data-dir data   only the runs with n16 in their name
+  mimonets reproduce mnist --report                   train nothing: report the runs there are
+  mimonets reproduce lra --commands                   the same by hand, run by run
+Training can be stopped at any time and goes on where it was.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "reproduce",
+        help="run the paper's experiments, and print ours beside the paper's",
+        description="Run one of the paper's tables or figures: write results/NAME.json (command, "
+        "commit, seeds, machine, every number) and a plot, and print ours beside the paper's.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the experiment; none: list them")
+    parser.add_argument(
+        "--out", default="results", metavar="DIR", help="where results are (%(default)s)"
+    )
+    parser.add_argument(
+        "--runs", default="runs/reproduce", metavar="DIR", help="where runs are kept (%(default)s)"
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="where the original files of the data set are, or a folder with one folder for each",
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="train only runs with TEXT in their name, as in n16/seed-1; results stay as they are",
+    )
+    parser.add_argument("--report", action="store_true", help="train nothing, report what is there")
+    parser.add_argument("--commands", action="store_true", help="print how to do it by hand")
+    parser.add_argument("--anyway", action="store_true", help="without the GPU that it needs")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=reproduce)
+
+
+def reproduce(args: Namespace) -> None:
+    """List the experiments, or run one."""
+    from mimonets.experiments import Workplace, find_experiment
+
+    if args.name is None:
+        list_experiments(Path(args.out), as_json=args.json)
+        return
+    experiment = find_experiment(args.name)
+    if args.commands:
+        print("\n".join(experiment.commands or (f"mimonets reproduce {experiment.name}",)))
+        return
+    if experiment.needs_gpu and not (args.report or args.anyway or _has_gpu()):
+        raise ValueError(
+            f"{experiment.name} needs a GPU ({experiment.effort}) and there is none here. Run "
+            f"`mimonets reproduce {experiment.name}` where there is one; --commands shows the "
+            f"{len(experiment.commands)} commands in it, --anyway starts them on this machine."
+        )
+    workplace = Workplace(
+        runs=Path(args.runs),
+        data_dir=None if args.data_dir is None else Path(args.data_dir),
+        only=args.only,
+        train=not args.report,
+        tell=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    record = experiment.run(workplace)
+    if not args.only:
+        for path in experiment.write(record, Path(args.out)):
+            print(f"wrote {path}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(record, indent=2))
+    else:
+        from mimonets.cli.commands import make_console
+        from mimonets.experiments.report import record_table
+
+        make_console().print(record_table(record))
+
+
+def list_experiments(results: Path, *, as_json: bool) -> None:
+    """Say what can be run, what it takes, and what the results folder says of it."""
+    from mimonets.experiments import experiments
+    from mimonets.experiments.registry import ELSEWHERE
+    from mimonets.experiments.report import experiments_table, status
+
+    if as_json:
+        listed = [
+            {
+                "name": one.name,
+                "source": one.source,
+                "title": one.title,
+                "effort": one.effort,
+                "needs_gpu": one.needs_gpu,
+                "status": status(one, results),
+                "commands": list(one.commands),
+            }
+            for one in experiments().values()
+        ]
+        print(json.dumps(listed, indent=2))
+        return
+    from mimonets.cli.commands import make_console
+
+    make_console().print(experiments_table(list(experiments().values()), results))
+    print("Also in the paper:")
+    for what, where in ELSEWHERE.items():
+        print(f"  {what}: {where}")
+    print("mimonets reproduce NAME runs one; --commands shows it run by run.")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,22 @@
+"""Open and close figures in one way, with or without a screen."""
+
+from pathlib import Path
+from typing import Any
+
+
+def new_axes(width: float = 6.4, height: float = 4.2) -> tuple[Any, Any]:
+    """Make a figure with one pair of axes; raises ValueError if matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("Plots need matplotlib: pip install 'mimonets[plot]'.") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def save_figure(figure: Any, path: str | Path) -> Path:
+    """Write a figure, making the folder if need be; returns the path."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,104 @@
+"""Draw what an experiment measured, beside what the paper reports."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mimonets.evaluation.figure import new_axes, save_figure
+from mimonets.experiments.experiment import Record
+
+PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
+
+
+def draw_against_streams(record: Record, path: Path) -> Path:
+    """Draw accuracy against inputs per pass, one line per group."""
+    figure, axes = new_axes()
+    _draw_groups(axes, record["rows"], "streams")
+    ticks = sorted({row["streams"] for row in record["rows"]})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xlabel("inputs per pass")
+    _finish(axes, record)
+    return save_figure(figure, path)
+
+
+def draw_against_macs(record: Record, path: Path) -> Path:
+    """Draw accuracy against multiply-accumulates per input, every row with its name."""
+    figure, axes = new_axes(width=7.6, height=5.0)
+    rows = [row for row in record["rows"] if "ours" in row]
+    _draw_groups(axes, rows, "macs", unit=1e6)
+    for row in rows:
+        axes.annotate(
+            row["what"],
+            (row["macs"] / 1e6, row["ours"]),
+            xytext=(6, -10),
+            textcoords="offset points",
+            fontsize=7,
+            color="dimgray",
+        )
+    axes.set_xscale("log", base=2)
+    ticks = [8, 16, 32, 64]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xlim(min(row["macs"] for row in rows) / 1.2e6, max(row["macs"] for row in rows) / 6e5)
+    axes.set_xlabel("MMAC per input")
+    _finish(axes, record)
+    return save_figure(figure, path)
+
+
+def draw_bars(record: Record, path: Path) -> Path:
+    """Draw one bar per row, with its spread over the seeds, and the paper's value as a cross."""
+    rows = record["rows"]
+    figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
+    places = range(len(rows))
+    colours = _colours(rows)
+    axes.barh(
+        places,
+        [row.get("ours", 0.0) for row in rows],
+        xerr=[row.get("deviation", 0.0) for row in rows],
+        color=[colours[row.get("group", "")] for row in rows],
+        alpha=0.75,
+        capsize=3,
+    )
+    known = [(row["paper"], place) for place, row in enumerate(rows) if "paper" in row]
+    if known:
+        axes.plot(*zip(*known, strict=True), label="paper", **PAPER_STYLE)
+        axes.legend(frameon=False, loc="lower right")
+    axes.set_yticks(places, [row["what"] for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("test accuracy, %")
+    axes.set_title(record["title"], fontsize=10)
+    axes.grid(axis="x", alpha=0.3)
+    return save_figure(figure, path)
+
+
+DRAWINGS = {"streams": draw_against_streams, "macs": draw_against_macs, "trials": draw_bars}
+
+
+def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
+    """Draw ours as one line per group with error bars, the paper's as crosses."""
+    colours = _colours(rows)
+    for group, colour in colours.items():
+        points = sorted(
+            (row[x] / unit, row["ours"], row.get("deviation", 0.0))
+            for row in rows
+            if row.get("group", "") == group and "ours" in row
+        )
+        if points:
+            at, mean, spread = zip(*points, strict=True)
+            axes.errorbar(at, mean, yerr=spread, color=colour, marker="o", capsize=3, label=group)
+    known = [(row[x] / unit, row["paper"]) for row in rows if "paper" in row and x in row]
+    if known:
+        axes.plot(*zip(*known, strict=True), label="paper", **PAPER_STYLE)
+
+
+def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    groups = dict.fromkeys(row.get("group", "") for row in rows)
+    return {group: f"C{index}" for index, group in enumerate(groups)}
+
+
+def _finish(axes: Any, record: Record) -> None:
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title(record["title"], fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)

@@ -1,0 +1,71 @@
+"""Tables of experiments: what there is, and ours beside the paper's."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from mimonets.experiments.experiment import Experiment, Record, verdicts
+
+STYLES = {
+    "reproduced": "green",
+    "bettered": "bold green",
+    "scaled down": "yellow",
+    "differs": "red",
+    "not run": "dim",
+}
+
+
+def record_table(record: Record) -> Table:
+    """Lay out every number of ours beside the paper's."""
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts(record).items())
+    table = Table(title=f"{record['title']} ({record['source']})", caption=counted)
+    table.add_column("")
+    for name in ("unit", "ours", "paper", "seeds"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    table.add_column("note")
+    for row in record["rows"]:
+        table.add_row(
+            row["what"],
+            row["unit"],
+            written(row, "ours", "deviation"),
+            written(row, "paper", "paper_deviation"),
+            str(row.get("seeds", "")),
+            f"[{STYLES.get(row['verdict'], 'none')}]{row['verdict']}[/]",
+            row.get("note", ""),
+        )
+    return table
+
+
+def written(row: Record, value: str, deviation: str) -> str:
+    """Write a number with as many digits as make sense, and its spread.
+
+    >>> written({"ours": 80.444, "deviation": 0.5, "unit": "%"}, "ours", "deviation")
+    '80.44 ± 0.50'
+    """
+    if value not in row:
+        return ""
+    number = row[value]
+    text = f"{number:.2f}" if row["unit"] == "%" else f"{number:.4g}"
+    return text + (f" ± {row[deviation]:.2f}" if deviation in row else "")
+
+
+def experiments_table(experiments: Sequence[Experiment], results: Path) -> Table:
+    """Lay out the experiments: where the paper has them, what they take, how they stand."""
+    table = Table(title="The paper's tables and figures")
+    for name in ("name", "in the paper", "what", "takes", f"in {results}"):
+        table.add_column(name)
+    for one in experiments:
+        table.add_row(one.name, one.source, one.title, one.effort, status(one, results))
+    return table
+
+
+def status(experiment: Experiment, results: Path) -> str:
+    """Say in a few words how an experiment stands, from its record if there is one."""
+    path = results / f"{experiment.name}.json"
+    if not path.is_file():
+        return "not run: needs a GPU" if experiment.needs_gpu else "not run"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return ", ".join(f"{count} {verdict}" for verdict, count in verdicts(record).items())
