@@ -18,8 +18,9 @@ MAY_IMPORT = {
     "evaluation": {"models", "attention", "layers", "vsa"},
     "data": set(),
     "training": {"evaluation", "models", "layers", "vsa"},
-    "recipes": {"training", "evaluation", "data", "models"},
-    "cli": {"recipes", "training", "evaluation", "models", "vsa"},
+    "recipes": {"training", "evaluation", "data", "models", "vsa"},
+    "experiments": {"recipes", "training", "evaluation", "theory"},
+    "cli": {"experiments", "recipes", "training", "evaluation", "models", "theory", "vsa"},
 }
 
 

@@ -84,7 +84,7 @@ def _trial(content: Mapping[str, Any]) -> Trial:
     settings = tuple(f"{name}={_written(value)}" for name, value in content.get("set", {}).items())
     recipe = load_recipe(content["recipe"], settings)
     streams = getattr(recipe.model, "num_streams", 1)
-    changes = "".join(f",{setting.rpartition('.')[2]}" for setting in settings)
+    changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
     paper = {
         int(mode): (value[0], value[1]) if isinstance(value, list) else (value, None)
         for mode, value in content.get("paper", {}).items()

@@ -1,0 +1,73 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mimonets.experiments import Workplace
+from mimonets.experiments.figures import DRAWINGS
+from mimonets.experiments.plan import Plan, Trial
+from mimonets.experiments.trained import measure_plan, run_folder, trial_rows
+
+SMALL = ("train.epochs=2", "data.limit=64", "train.batch_size=8", "train.threads=1")
+TRIAL = Trial(
+    name="small",
+    title="Small",
+    recipe="digits-mimoconv-dynamic",
+    settings=SMALL,
+    seeds=(0, 1),
+    modes=(1, 4),
+    paper={4: (98.0, 0.5)},
+    group="MIMOConv",
+    scaled_down=False,
+    note="",
+)
+PLAN = Plan("small", "nowhere", "A title", "seconds", False, "streams", (TRIAL,))
+
+
+def test_a_plan_trains_tests_and_goes_on(tmp_path):
+    told = []
+    place = Workplace(runs=tmp_path, only="seed-1", tell=told.append)
+    rows, details = measure_plan(PLAN, place)
+    assert [run["seed"] for run in details["runs"]] == [1]
+    assert told[0] == "training small/seed-1" and told[1].startswith("tested small/seed-1: ")
+    first = (run_folder(TRIAL, 1, tmp_path) / "test.json").read_text()
+
+    rows, details = measure_plan(PLAN, replace(place, only=""))
+    assert told[2] == "training small/seed-0" and len(told) == 4, "a finished run is left alone"
+    assert (run_folder(TRIAL, 1, tmp_path) / "test.json").read_text() == first
+    zero, one = details["runs"]
+    assert (zero["seed"], one["seed"]) == (0, 1)
+    assert zero["test"]["4"]["macs"] < zero["test"]["1"]["macs"]
+    assert [row["epoch"] for row in zero["history"]] == [1, 2]
+    accuracies = [100 * run["test"]["4"]["accuracy"] for run in details["runs"]]
+    assert rows[1].ours == pytest.approx(sum(accuracies) / 2)
+    assert rows[1].deviation == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    assert (rows[0].paper, rows[1].paper, rows[1].seeds) == (None, 98.0, 2)
+    assert str(Path.home()) not in json.dumps(details), "records carry no paths"
+
+    again = measure_plan(PLAN, Workplace(runs=tmp_path, train=False))
+    assert again == (rows, details)
+
+
+def test_what_was_not_run_is_said_to_be_so(tmp_path):
+    rows, details = measure_plan(PLAN, Workplace(runs=tmp_path, train=False))
+    assert details["runs"] == []
+    assert [row.verdict for row in rows] == ["not run", "not run"]
+
+
+@pytest.mark.parametrize("axis", DRAWINGS)
+def test_drawings_show_what_is_there(tmp_path, axis):
+    runs = [
+        {
+            "trial": "small",
+            "test": {m: {"accuracy": a, "macs": 2e7 / m} for m, a in ((1, 0.9), (4, s))},
+        }
+        for s in (0.7, 0.8)
+    ]
+    for run in runs:
+        run["test"] = {str(mode): found for mode, found in run["test"].items()}
+    missing = replace(TRIAL, name="other", title="Other", group="Missing")
+    rows = [row.as_dict() for trial in (TRIAL, missing) for row in trial_rows(trial, runs)]
+    path = DRAWINGS[axis]({"title": "A title", "rows": rows}, tmp_path / "new" / "plot.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
