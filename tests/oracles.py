@@ -37,13 +37,15 @@ def mimoconv_by_hand(model: MIMOConv, images: Tensor, active: int) -> Tensor:
             bound = torch.zeros_like(x)
             for c in range(len(key)):
                 for j in range(len(key)):
-                    bound[c] += x[j] * key[(c - j) % len(key)]
+                    bound[c] += x[j] * (key[(c - j) % len(key)] if key.ndim == 1 else key[c, j])
             superposition = superposition + bound
         pooled = model.trunk(superposition.unsqueeze(0), len(group))[0]
         answers = [
-            torch.relu(model.unbinding.weight[stream] @ pooled + model.unbinding.bias[stream])
+            model.unbinding.weight[stream] @ pooled + model.unbinding.bias[stream]
             for stream in range(num_streams)
         ]
+        if model.unbinding.relu:
+            answers = [torch.relu(answer) for answer in answers]
         for index in range(len(group)):
             own = [answers[s] for s in range(num_streams) if s % len(group) == index]
             rows.append(model.classifier(torch.stack(own).mean(dim=0)))

@@ -30,7 +30,8 @@ def test_a_plan_trains_tests_and_goes_on(tmp_path):
     place = Workplace(runs=tmp_path, only="seed-1", tell=told.append)
     rows, details = measure_plan(PLAN, place)
     assert [run["seed"] for run in details["runs"]] == [1]
-    assert told[0] == "training small/seed-1" and told[1].startswith("tested small/seed-1: ")
+    assert told[0] == "training small/seed-1"
+    assert told[1].startswith("tested small/seed-1: ")
     first = (run_folder(TRIAL, 1, tmp_path) / "test.json").read_text()
 
     rows, details = measure_plan(PLAN, replace(place, only=""))

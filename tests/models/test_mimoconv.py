@@ -41,6 +41,40 @@ def test_every_mode_equals_binding_and_averaging_by_hand(active, batch):
     assert_close(model(images, active_streams=active), mimoconv_by_hand(model, images, active))
 
 
+@pytest.mark.parametrize("active", [1, 2, 3])
+def test_slots_positions_and_a_classifier_per_stream_by_hand(active):
+    config = small(num_streams=3, binding="mbat", stream_keys="slots", readout="stream", pool=2)
+    model = lived_in(config).double()
+    images = torch.randn(4, 3, 9, 7, dtype=torch.float64)
+    assert model.unbinding.weight.shape == (3, 5, 64 * 2 * 2)
+    assert_close(model(images, active_streams=active), mimoconv_by_hand(model, images, active))
+
+
+def test_pooling_to_positions_keeps_what_averaging_loses():
+    model = lived_in(small(pool=3, readout="stream"))
+    images = torch.randn(4, 3, 20, 20)
+    x = model.binding(model.stem(images).unsqueeze(0))
+    for block in model.trunk.blocks:
+        x = block(x, 4)
+    pooled = nn.functional.adaptive_avg_pool2d(x, 3).flatten(1)
+    assert_close(model.trunk(model.binding(model.stem(images).unsqueeze(0)), 4), pooled)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"stream_keys": "slots"}, "set binding='mbat'"),
+        ({"stream_keys": "unitary", "binding": "mbat"}, "set binding='hrr'"),
+        ({"stream_keys": "slots", "binding": "mbat", "num_streams": 17}, "raise initial_width"),
+        ({"readout": "all"}, "choose from shared, stream"),
+        ({"pool": 0}, "pool=0 must be a whole number of at least 1"),
+    ],
+)
+def test_settings_that_do_not_fit_each_other(settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        small(**settings)
+
+
 def test_gradients_equal_those_of_the_slow_version():
     model = lived_in(small(num_streams=3)).double()
     images = torch.randn(4, 3, 5, 5, dtype=torch.float64, requires_grad=True)

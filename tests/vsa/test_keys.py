@@ -4,9 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from mimonets.vsa import bipolar_keys, gaussian_keys, matrix_keys, similarity, unitary_keys
+from mimonets.vsa import (
+    bipolar_keys,
+    gaussian_keys,
+    matrix_keys,
+    similarity,
+    slot_keys,
+    unitary_keys,
+)
 
-DRAWS = [bipolar_keys, gaussian_keys, unitary_keys, matrix_keys]
+DRAWS = [bipolar_keys, gaussian_keys, unitary_keys, matrix_keys, slot_keys]
 
 
 def seeded(seed=0):
@@ -44,6 +51,31 @@ def test_matrix_keys_nearly_preserve_lengths():
     keys = matrix_keys(1, 400, generator=seeded())
     x = torch.randn(400, generator=seeded(1))
     assert_close((keys[0] @ x).norm() / x.norm(), torch.tensor(1.0), rtol=0.15, atol=0)
+
+
+@given(streams=st.integers(1, 9), more=st.integers(0, 20), seed=st.integers(0, 1000))
+def test_slots_never_meet(streams, more, seed):
+    dim = streams + more
+    keys = slot_keys(streams, dim, generator=seeded(seed))
+    used = keys.abs().sum(dim=-1) > 0  # s d
+    assert (used.sum(dim=0) == 1).all(), "every dimension has one owner"
+    assert used.sum(dim=1).min() >= dim // streams
+    bound = keys @ torch.randn(dim, generator=seeded(seed + 1))
+    assert_close(bound @ bound.T, (bound @ bound.T).diag().diag())
+
+
+def test_slots_superpose_with_the_variance_of_matrix_keys():
+    x = torch.randn(6, 300, generator=seeded(3))
+    slots, matrices = (
+        torch.einsum("scd,sd->c", draw(6, 300, generator=seeded(4)), x)
+        for draw in (slot_keys, matrix_keys)
+    )
+    assert_close(slots.norm() / matrices.norm(), torch.tensor(1.0), rtol=0.15, atol=0)
+
+
+def test_slots_need_a_dimension_each():
+    with pytest.raises(ValueError, match="at least 5 dimensions"):
+        slot_keys(5, 4)
 
 
 @given(dim=st.integers(1, 70), seed=st.integers(0, 1000))

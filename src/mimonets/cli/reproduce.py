@@ -10,7 +10,7 @@ from typing import Any
 EPILOG = """\
 examples:
   mimonets reproduce                                  list every table and figure
-  mimonets reproduce cost-mimoconv                    count, compare, write results/cost-mimoconv.json
+  mimonets reproduce cost-mimoconv                    count, compare, write results/NAME.json
   mimonets reproduce mnist --data-dir data            train what is missing, test, compare, plot
   mimonets reproduce mnist --only n16 --data-dir data   only the runs with n16 in their name
   mimonets reproduce mnist --report                   train nothing: report the runs there are

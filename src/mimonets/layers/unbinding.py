@@ -1,9 +1,12 @@
 """Read each stream's answer out of the superposition. MIMONets, section 3, appendix A.1 (MBAT)."""
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from mimonets.vsa import average_copies, matrix_keys
+from mimonets.vsa import average_copies
 
 # g groups   a active inputs   s streams   d features
 
@@ -19,6 +22,7 @@ class StreamUnbinding(nn.Module):
     Args:
         features: D, the size of the pooled superposition.
         num_streams: N.
+        outputs: size of a stream's answer; D by default.
         relu: whether a ReLU follows.
     """
 
@@ -27,16 +31,20 @@ class StreamUnbinding(nn.Module):
         features: int,
         num_streams: int,
         *,
+        outputs: int | None = None,
         relu: bool = True,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
         self.relu = relu
-        self.weight = nn.Parameter(matrix_keys(num_streams, features, generator=generator))
-        self.bias = nn.Parameter(self.weight.new_zeros(num_streams, features))
+        outputs = features if outputs is None else outputs
+        device = None if generator is None else generator.device
+        drawn = torch.randn(num_streams, outputs, features, generator=generator, device=device)
+        self.weight = nn.Parameter(drawn / math.sqrt(features))  # MBAT: entries of variance 1/D
+        self.bias = nn.Parameter(self.weight.new_zeros(num_streams, outputs))
 
     def forward(self, pooled: Tensor, active_streams: int) -> Tensor:
-        """Unbind (g, d) -> (g, a, d)."""
+        """Unbind (g, d) -> (g, a, outputs)."""
         answers = F.linear(pooled, self.weight.flatten(0, 1), self.bias.flatten())
         if self.relu:
             answers = answers.relu()

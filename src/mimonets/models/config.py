@@ -6,7 +6,8 @@ from typing import Literal, get_args
 from mimonets.layers import ActivationName
 
 BindingName = Literal["hrr", "mbat"]
-KeyName = Literal["gaussian", "unitary", "bipolar"]
+KeyName = Literal["gaussian", "unitary", "bipolar", "slots"]
+ReadoutName = Literal["shared", "stream"]
 
 MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
 
@@ -59,6 +60,7 @@ class WideResNetConfig(ModelConfig):
     dirac_init: bool = False  # start the trunk's convolutions as identities
     shortcut_norm: bool = False  # batch norm after 1x1 shortcuts, as in the authors' code
     final_norm: bool = True  # batch norm and activation before the pooling
+    pool: int = 1  # positions per side that the pooling leaves; 1 averages the whole image
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -83,8 +85,8 @@ class WideResNetConfig(ModelConfig):
 
     @property
     def features(self) -> int:
-        """Feature maps after the last stage; D_o of the unbinding."""
-        return 64 * self.width
+        """Numbers after the pooling; D_o of the unbinding."""
+        return 64 * self.width * self.pool**2
 
     def _smallest(self) -> dict[str, int]:
         return {
@@ -94,6 +96,7 @@ class WideResNetConfig(ModelConfig):
             "in_channels": 1,
             "num_classes": 1,
             "image_size": MIN_IMAGE_SIZE,
+            "pool": 1,
         }
 
 
@@ -113,17 +116,31 @@ class MIMOConvConfig(WideResNetConfig):
     activation: ActivationName = "prelu"
     final_norm: bool = False  # the unbinding follows; this decides the paper's cost table
     binding: BindingName = "hrr"  # circular convolution, or a matrix per stream
-    stream_keys: KeyName = "gaussian"  # what the keys are drawn from, with binding="hrr"
+    stream_keys: KeyName = "gaussian"  # what the keys are drawn from; slots are matrices
     trainable_keys: bool = True
     unbinding_relu: bool = True  # ReLU after the unbinding matrices
+    readout: ReadoutName = "shared"  # unbind, then one classifier for all; or a classifier each
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        return [
+        found = [
             *super().problems(),
             *self._wrong_choice("binding", get_args(BindingName)),
             *self._wrong_choice("stream_keys", get_args(KeyName)),
+            *self._wrong_choice("readout", get_args(ReadoutName)),
         ]
+        if self.stream_keys == "slots" and self.binding != "mbat":
+            found.append("stream_keys='slots' are matrices: set binding='mbat' with them.")
+        if self.stream_keys in ("unitary", "bipolar") and self.binding == "mbat":
+            found.append(
+                f"stream_keys={self.stream_keys!r} are vectors: set binding='hrr' with them."
+            )
+        if self.stream_keys == "slots" and not found and self.stem_maps < self.num_streams:
+            found.append(
+                f"stream_keys='slots' needs a feature map per stream, and {self.stem_maps} are too "
+                f"few for {self.num_streams}: raise initial_width."
+            )
+        return found
 
     def _smallest(self) -> dict[str, int]:
         return {**super()._smallest(), "num_streams": 1}

@@ -18,6 +18,7 @@ from mimonets.vsa import (
     check_active_streams,
     gaussian_keys,
     matrix_keys,
+    slot_keys,
     unitary_keys,
     whole_and_short_groups,
 )
@@ -54,10 +55,17 @@ class MIMOConv(ImageModel):
         self.stem = make_stem(config)
         self.binding = _make_binding(config, generator)
         self.trunk = Trunk(config, config.num_streams)
+        shared = config.readout == "shared"
         self.unbinding = StreamUnbinding(
-            config.features, config.num_streams, relu=config.unbinding_relu, generator=generator
+            config.features,
+            config.num_streams,
+            outputs=None if shared else config.num_classes,
+            relu=shared and config.unbinding_relu,
+            generator=generator,
         )
-        self.classifier = nn.Linear(config.features, config.num_classes)
+        self.classifier = (
+            nn.Linear(config.features, config.num_classes) if shared else nn.Identity()
+        )
 
     def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
         """Classify images (b, c, h, w); returns logits (b, classes), one row per image, in order.
@@ -97,7 +105,9 @@ class MIMOConv(ImageModel):
 def _make_binding(config: MIMOConvConfig, generator: Generator | None) -> PositionBinding:
     size = (config.num_streams, config.stem_maps)
     if config.binding == "mbat":
-        return MBATBinding(matrix_keys(*size, generator=generator), trainable=config.trainable_keys)
+        draw_matrices = slot_keys if config.stream_keys == "slots" else matrix_keys
+        matrices = draw_matrices(*size, generator=generator)
+        return MBATBinding(matrices, trainable=config.trainable_keys)
     draw = {"gaussian": gaussian_keys, "unitary": unitary_keys, "bipolar": bipolar_keys}
     keys = draw[config.stream_keys](*size, generator=generator)
     if config.stream_keys == "bipolar":

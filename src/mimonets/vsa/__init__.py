@@ -13,7 +13,7 @@ from mimonets.vsa.binding import (
     matrix_bind,
     matrix_unbind,
 )
-from mimonets.vsa.keys import bipolar_keys, gaussian_keys, matrix_keys, unitary_keys
+from mimonets.vsa.keys import bipolar_keys, gaussian_keys, matrix_keys, slot_keys, unitary_keys
 from mimonets.vsa.memory import bundle, cleanup, similarity
 from mimonets.vsa.superposition import (
     average_copies,
@@ -42,6 +42,7 @@ __all__ = [
     "matrix_keys",
     "matrix_unbind",
     "similarity",
+    "slot_keys",
     "stream_assignment",
     "unfold_streams",
     "unitary_keys",

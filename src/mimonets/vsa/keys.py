@@ -98,6 +98,38 @@ def matrix_keys(
     return _randn(num_streams, dim, dim, generator=generator, dtype=dtype) / math.sqrt(dim)
 
 
+def slot_keys(
+    num_streams: int,
+    dim: int,
+    *,
+    generator: Generator | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Draw (s, d, d) matrix keys whose streams do not overlap: each owns d / s of the dimensions.
+
+    .. math:: \langle A^{(i)} x, A^{(j)} y \rangle = 0 \quad \text{for all } x, y
+        \text{ and } i \ne j
+
+    A stream keeps only d / s projections of its input, and shares nothing with the others: the far
+    end from keys that keep everything and are only quasi-orthogonal. A superposition has the same
+    variance as with :func:`matrix_keys`, and training may move the keys anywhere.
+
+    >>> slot_keys(2, 4).abs().sum(dim=-1) > 0
+    tensor([[ True,  True, False, False],
+            [False, False,  True,  True]])
+    """
+    _check_size(num_streams, dim)
+    if dim < num_streams:
+        raise ValueError(
+            f"{num_streams} streams cannot each own one of {dim} dimensions: use at least "
+            f"{num_streams} dimensions, or keys that overlap."
+        )
+    keys = matrix_keys(num_streams, dim, generator=generator, dtype=dtype)
+    owner = torch.arange(dim, device=keys.device) * num_streams // dim
+    own = owner == torch.arange(num_streams, device=keys.device)[:, None]  # s d
+    return keys * own.unsqueeze(-1) * math.sqrt(num_streams)
+
+
 def _randn(*shape: int, generator: Generator | None, dtype: torch.dtype | None) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=dtype, device=_device(generator))
 
