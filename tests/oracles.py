@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mimonets.models import MIMOConv
+from mimonets.models import DataMUXConv, MIMOConv
 
 
 def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -49,4 +50,35 @@ def mimoconv_by_hand(model: MIMOConv, images: Tensor, active: int) -> Tensor:
         for index in range(len(group)):
             own = [answers[s] for s in range(num_streams) if s % len(group) == index]
             rows.append(model.classifier(torch.stack(own).mean(dim=0)))
+    return torch.stack(rows)
+
+
+def datamux_conv_by_hand(model: DataMUXConv, images: Tensor, active: int) -> Tensor:
+    """Run a DataMUXConv group by group and stream by stream, with explicit convolutions."""
+    config = model.config
+    first, _, second, _ = model.multiplexing.layers
+    demux = model.demultiplexing.linear
+    rows = []
+    for start in range(0, len(images), active):
+        group = images[start : start + active]
+        mixture = 0
+        for stream in range(config.num_streams):
+            x = group[stream % len(group)].unsqueeze(0)
+            for layer, maps in ((first, config.mux_hidden), (second, config.mux_maps)):
+                own = slice(stream * maps, (stream + 1) * maps)
+                x = F.conv2d(x, layer.weight[own], padding=1).tanh()
+            mixture = mixture + x
+        x = mixture
+        conv1, conv2, conv3, linear = (layer for layer in model.trunk if hasattr(layer, "weight"))
+        x = F.max_pool2d(F.conv2d(x, conv1.weight, conv1.bias).tanh(), 2)
+        x = F.max_pool2d(F.conv2d(x, conv2.weight, conv2.bias).tanh(), 2)
+        x = F.conv2d(x, conv3.weight, conv3.bias).tanh()
+        x = torch.tanh(linear.weight @ x.flatten() + linear.bias)
+        answers = [
+            torch.tanh(demux.weight[84 * s : 84 * (s + 1)] @ x + demux.bias[84 * s : 84 * (s + 1)])
+            for s in range(config.num_streams)
+        ]
+        for index in range(len(group)):
+            own = [answers[s] for s in range(config.num_streams) if s % len(group) == index]
+            rows.append(model.classifier[0](torch.stack(own).mean(dim=0)).tanh())
     return torch.stack(rows)

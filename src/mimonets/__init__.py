@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mimonets.layers import recalibrate
     from mimonets.models import (
+        DataMUXConv,
+        DataMUXConvConfig,
         MIMOConv,
         MIMOConvConfig,
         MIMOFormer,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DataMUXConv",
+    "DataMUXConvConfig",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",

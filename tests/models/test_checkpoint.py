@@ -16,6 +16,7 @@ MODELS_TO_SAVE = [
     mn.MIMOConv(CONFIG),
     mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)),
     mn.WideIsoNet(mn.WideIsoNetConfig(depth=10, width=1, skip_init=True)),
+    mn.DataMUXConv(mn.DataMUXConvConfig(in_channels=3)),
 ]
 
 
@@ -55,7 +56,7 @@ def test_what_is_saved_comes_back(model, tmp_path):
         assert_close(found_value, value, rtol=0, atol=0)
     frozen = [name for name, p in found.named_parameters() if not p.requires_grad]
     assert frozen == [name for name, p in model.named_parameters() if not p.requires_grad]
-    images = torch.randn(3, 3, 8, 8)
+    images = model.example_inputs(3)
     assert_close(found(images), model(images))
 
 

@@ -8,11 +8,11 @@ import torch
 
 import mimonets as mn
 from mimonets.data import ImageSet, SequenceSet, Splits
-from mimonets.models import MIMOConvConfig
-from mimonets.models.config import WideResNetConfig
+from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
 from mimonets.recipes import load_recipe, recipe_names
 from mimonets.recipes import run as run_module
 from mimonets.recipes.run import (
+    make_batches,
     make_model,
     make_train_batches,
     read_run,
@@ -24,7 +24,9 @@ from mimonets.recipes.run import (
 
 def shrunk(recipe):
     """Keep what a recipe says about its method, and make everything small."""
-    if isinstance(recipe.model, WideResNetConfig):
+    if isinstance(recipe.model, DataMUXConvConfig):
+        model = recipe.model  # small already
+    elif isinstance(recipe.model, WideResNetConfig):
         model = replace(recipe.model, depth=10, width=1, initial_width=1, image_size=8)
     else:
         small = {"max_length": 24, "depth": 1, "head_dim": 4, "dim": 4, "hidden_dim": 4}
@@ -44,7 +46,7 @@ def stand_in(recipe):
     model = recipe.model
 
     def images(count):
-        shape = (count, model.in_channels, 8, 8)
+        shape = (count, model.in_channels, model.image_size, model.image_size)
         pixels = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
         return ImageSet(pixels, torch.arange(count) % model.num_classes, model.num_classes, "tiny")
 
@@ -59,7 +61,7 @@ def stand_in(recipe):
             labels = torch.randint(classes, (count, 24), generator=generator)
         return SequenceSet(tokens, lengths, labels, model.vocab_size, classes, "tiny")
 
-    make = images if isinstance(model, WideResNetConfig) else sequences
+    make = images if hasattr(model, "image_size") else sequences
     return Splits(make(64), None, make(17))
 
 
@@ -75,6 +77,17 @@ def test_every_recipe_runs_two_steps(name, tmp_path, monkeypatch):
     for mode, found in result.final.items():
         assert 1 <= mode <= model.num_streams
         assert 0 <= found["accuracy"] <= 1
+
+
+def test_images_that_are_not_standardised_lie_between_0_and_1():
+    recipe = shrunk(load_recipe("mnist-datamux-n2"))
+    splits = stand_in(recipe)
+    batches = make_train_batches(recipe, splits)
+    for some in (batches, make_batches(splits.test, batches)):
+        images, _ = next(iter(some))
+        assert (float(images.min()), float(images.max())) == pytest.approx((0, 1), abs=0.01)
+    with pytest.raises(ValueError, match="standardise=False means nothing for recall: leave it"):
+        load_recipe("recall-transformer", ["data.standardise=false"])
 
 
 def test_an_epoch_traverses_the_data_as_often_as_there_are_streams():

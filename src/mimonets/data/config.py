@@ -38,6 +38,7 @@ class DataConfig:
     limit: int | None = None  # at most so many items per split, drawn by the seed, for a taste
     seed: int = 0  # decides the validation items, the limit and everything generated
     crop: int | None = None  # images: cut this centre square out, 20 for MNIST in the paper
+    standardise: bool = True  # images: to mean 0 and deviation 1; False: to 0..1, black stays 0
     length: int | None = None  # sequences: most tokens; recall, induction: characters; None: paper
     min_length: int | None = None  # listops: keep trees longer than this; None: 500, as in LRA
     sizes: tuple[int, int, int] | None = None  # generated: train, validation, test; None: published
@@ -100,7 +101,11 @@ class DataConfig:
             "sizes": made,
             "validation": set(get_args(DataName)) - made - {"retrieval"},
         }
-        return [
+        images_only = "standardise=False means nothing for"
+        found = [f"{images_only} {self.name}: leave it out."] * (
+            self.name in sequences and not self.standardise
+        )
+        return found + [
             f"{setting}={getattr(self, setting)!r} means nothing for {self.name}: leave it out"
             f"{' (use sizes)' if setting == 'validation' and self.name in made else ''}."
             for setting, names in meant_for.items()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
 from mimonets.models import (
+    DataMUXConvConfig,
     ImageModel,
     MIMOConvConfig,
     MIMOFormerConfig,
@@ -163,6 +164,8 @@ def single_input_alternatives(config: Any) -> list[Any]:
         names = ("depth", "width", "in_channels", "num_classes", "image_size")
         plain = WideResNetConfig(**{name: getattr(config, name) for name in names})
         return [replace(config, num_streams=1), plain] if config.num_streams > 1 else [plain]
+    if isinstance(config, DataMUXConvConfig):
+        return [replace(config, num_streams=1)] if config.num_streams > 1 else []
     if isinstance(config, MIMOFormerConfig):
         shared = {field.name: getattr(config, field.name) for field in fields(PerformerConfig)}
         return [PerformerConfig(**shared)]
@@ -182,7 +185,8 @@ def model_name(config: Any) -> str:
         return f"{name} ({config.grid[0]}x{config.grid[1]}, {config.superpose})"
     if isinstance(config, TransformerConfig):
         return name
-    name = f"{name}-{config.depth}-{config.width}"
+    if isinstance(config, WideResNetConfig):
+        name = f"{name}-{config.depth}-{config.width}"
     streams = getattr(config, "num_streams", None)
     return name if streams is None else f"{name} (N={streams})"
 

@@ -121,5 +121,7 @@ def _one_per_element(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tenso
 
 for _norm in (nn.BatchNorm2d, StreamBatchNorm2d, nn.LayerNorm):
     layer_macs.register(_norm, _two_per_element)
-for _activation in (nn.ReLU, nn.PReLU, ShiftedReLU, nn.GELU, nn.AdaptiveAvgPool2d):
+for _activation in (nn.ReLU, nn.PReLU, ShiftedReLU, nn.GELU, nn.Tanh):
     layer_macs.register(_activation, _one_per_element)
+for _pooling in (nn.AdaptiveAvgPool2d, nn.MaxPool2d):
+    layer_macs.register(_pooling, _one_per_element)

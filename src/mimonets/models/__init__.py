@@ -2,7 +2,13 @@
 
 from mimonets.models.base import ImageModel, Model
 from mimonets.models.checkpoint import load, read_config, save
-from mimonets.models.config import MIMOConvConfig, WideIsoNetConfig, WideResNetConfig
+from mimonets.models.config import (
+    DataMUXConvConfig,
+    MIMOConvConfig,
+    WideIsoNetConfig,
+    WideResNetConfig,
+)
+from mimonets.models.datamux_conv import DataMUXConv
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
 from mimonets.models.registry import MODELS
@@ -13,6 +19,8 @@ from mimonets.models.wide_resnet import WideIsoNet, WideResNet
 
 __all__ = [
     "MODELS",
+    "DataMUXConv",
+    "DataMUXConvConfig",
     "ImageModel",
     "MIMOConv",
     "MIMOConvConfig",

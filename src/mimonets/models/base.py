@@ -7,7 +7,7 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from torch import Tensor, nn
 
-from mimonets.models.config import MIN_IMAGE_SIZE, WideResNetConfig
+from mimonets.models.config import MIN_IMAGE_SIZE, DataMUXConvConfig, WideResNetConfig
 
 
 class Model(
@@ -87,7 +87,7 @@ class Model(
 class ImageModel(Model):
     """A model that takes images (b, c, h, w)."""
 
-    config: WideResNetConfig
+    config: WideResNetConfig | DataMUXConvConfig
 
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make random images (b, c, h, w) of the size in the config."""
@@ -105,11 +105,7 @@ class ImageModel(Model):
             )
         if images.shape[0] == 0:
             raise ValueError("An empty batch has no answers: pass at least one image.")
-        if min(images.shape[2:]) < MIN_IMAGE_SIZE:
-            raise ValueError(
-                f"Images of {images.shape[2]}x{images.shape[3]} do not survive two stridings: "
-                f"{type(self).__name__} needs at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE}."
-            )
+        self.check_size(images)
         wanted_dtype = next(self.parameters()).dtype
         if not images.is_floating_point():
             raise ValueError(
@@ -120,4 +116,12 @@ class ImageModel(Model):
             raise ValueError(
                 f"{type(self).__name__} has weights of {wanted_dtype}, but got images of "
                 f"{images.dtype}: pass images.to({wanted_dtype}), or use torch.autocast."
+            )
+
+    def check_size(self, images: Tensor) -> None:
+        """Refuse images that are too small for this model."""
+        if min(images.shape[2:]) < MIN_IMAGE_SIZE:
+            raise ValueError(
+                f"Images of {images.shape[2]}x{images.shape[3]} do not survive two stridings: "
+                f"{type(self).__name__} needs at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE}."
             )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mimonets.models.base import Model
+from mimonets.models.datamux_conv import DataMUXConv
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
 from mimonets.models.transformer import Performer, Transformer
@@ -10,7 +11,10 @@ from mimonets.models.wide_resnet import WideIsoNet, WideResNet
 
 MODELS: dict[str, type[Model]] = {
     model.kind: model
-    for model in (WideResNet, WideIsoNet, MIMOConv, Transformer, Performer, MIMOFormer)
+    for model in (
+        *(WideResNet, WideIsoNet, MIMOConv, DataMUXConv),
+        *(Transformer, Performer, MIMOFormer),
+    )
 }
 
 

@@ -59,6 +59,9 @@ def make_train_batches(recipe: Recipe, splits: Splits[Any]) -> ImageBatches | Se
         "drop_last": len(splits.train) >= recipe.train.batch_size,
     }
     if isinstance(splits.train, ImageSet):
+        if not recipe.data.standardise:
+            channels = splits.train.images.shape[1]
+            options["statistics"] = torch.zeros(channels), torch.full((channels,), 255.0)
         return ImageBatches(splits.train, augment=recipe.augment, **options)
     return SequenceBatches(splits.train, **options)
 
