@@ -35,7 +35,8 @@ def test_a_plan_trains_tests_and_goes_on(tmp_path):
     first = (run_folder(TRIAL, 1, tmp_path) / "test.json").read_text()
 
     rows, details = measure_plan(PLAN, replace(place, only=""))
-    assert told[2] == "training small/seed-0" and len(told) == 4, "a finished run is left alone"
+    assert told[2] == "training small/seed-0"
+    assert len(told) == 4, "a finished run is left alone"
     assert (run_folder(TRIAL, 1, tmp_path) / "test.json").read_text() == first
     zero, one = details["runs"]
     assert (zero["seed"], one["seed"]) == (0, 1)
