@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 from mimonets.evaluation import count_macs
+from mimonets.experiments import experiments
+from mimonets.experiments.report import status, written
 from mimonets.recipes import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -123,6 +125,36 @@ def recall_rows():
         + " |"
         for extent in ("attention", "attention+mlp", "attention+mlp+qkv")
     )
+
+
+def experiment_table(name):
+    """Ours beside the paper's, row by row."""
+    rows = []
+    for row in result(name)["rows"]:
+        seeds = str(row["seeds"]) if row.get("seeds") else ""
+        ours = written(row, "ours", "deviation") or "not run"
+        cells = [row["what"], row["unit"], ours, written(row, "paper", "paper_deviation"), seeds]
+        rows.append([*cells, row["verdict"]])
+    return table(["", "unit", "ours", "paper", "seeds", "verdict"], rows)
+
+
+def accuracy_against_macs():
+    """Accuracy beside cost, for the networks that a user would choose between."""
+    rows = [
+        [row["what"], f"{row['macs'] / 1e6:.1f}", written(row, "ours", "deviation")]
+        for row in result("cifar-cpu")["rows"]
+        if "ours" in row
+    ]
+    return table(["network", "MMAC/input", "test accuracy, %"], rows)
+
+
+def standing():
+    """Every experiment and how it stands."""
+    rows = [
+        [f"`{name}`", one.source, one.title, status(one, ROOT / "results")]
+        for name, one in experiments().items()
+    ]
+    return table(["experiment", "in the paper", "what", "how it stands"], rows, left=4)
 
 
 PLACES = {
