@@ -65,6 +65,8 @@ bench: $(VENV)/installed-plot
 		--active-streams max --rounds 3 --warmup 1 --out results/bench-mimoformer.json
 	@echo "==> the isometry penalty, against the convolution it replaces"
 	@$(BIN)/python benchmarks/isometry_penalty.py
+	@echo "==> training steps, with and without keeping freed memory"
+	@$(BIN)/python benchmarks/allocator.py
 
 lock: $(VENV)/installed-test $(VENV)/installed-lint
 	@echo "==> writing constraints.txt"

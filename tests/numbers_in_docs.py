@@ -81,6 +81,10 @@ def isometry_speedup():
     return f"{result('bench-isometry')['speedup']['median']:.1f}"
 
 
+def allocator_speedup():
+    return f"{result('bench-allocator')['speedup']['median']:.1f} times as long"
+
+
 def machine():
     where = result("bench-mimoconv")["environment"]
     cores = f"{where['cores']} cores of an {where['cpu']}, {where['threads']} threads"
@@ -165,6 +169,7 @@ PLACES = {
         mimoformer_table,
         outside_the_trunk,
         isometry_speedup,
+        allocator_speedup,
         machine,
     ],
     "docs/superposition.md": [text_cost_rows, recall_rows],

@@ -68,7 +68,7 @@ def keep_freed_memory() -> bool:
         return False
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # as in malloc.h
     wishes = ((mmap_threshold, 2**30), (trim_threshold, 2**31 - 1), (top_pad, 2**26))
-    return all([mallopt(setting, value) == 1 for setting, value in wishes])
+    return all(mallopt(setting, value) == 1 for setting, value in wishes)
 
 
 def seed_step(seed: int) -> None:
