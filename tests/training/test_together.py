@@ -23,9 +23,10 @@ def run_in_two_processes(folder, kind):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_two_processes_train_like_one_with_twice_the_batch(tmp_path):
-    found = run_in_two_processes(tmp_path / "two", "former")
-    together.run(tmp_path / "one", "former", 1)
+@pytest.mark.parametrize("kind", ["former", pytest.param("datamux", marks=pytest.mark.slow)])
+def test_two_processes_train_like_one_with_twice_the_batch(kind, tmp_path):
+    found = run_in_two_processes(tmp_path / "two", kind)
+    together.run(tmp_path / "one", kind, 1)
     lines = (tmp_path / "one/metrics.jsonl").read_text().splitlines()
     for row, wanted in zip(found, map(json.loads, lines), strict=True):
         assert row["step"] == wanted["step"]

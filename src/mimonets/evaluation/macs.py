@@ -123,6 +123,7 @@ BLOCK_PARTS = {
     "to_kv": "K/Q/V",
     "attention": "attention",
     "out": "attention",
+    "demultiplexing": "demultiplexing",
     "readout": "readout",
 }
 
