@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import mimonets as mn
 from mimonets import MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
 from mimonets.evaluation import BenchSettings, bench
 from mimonets.evaluation.bench import model_name, single_input_alternatives
