@@ -116,6 +116,15 @@ def text_cost_rows():
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def datamux_rows():
+    rows = []
+    for streams, paper in ((1, "0.88"), (16, "0.65")):
+        cost = count_macs(load_recipe(f"mnist-datamux-n{streams}").model)
+        parts = [f"{part.plain / 1e6:.4f}" for part in cost.parts]
+        rows.append([f"N={streams}", *parts, f"{cost.plain / 1e6:.3f}", paper])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def recall_rows():
     rows = result("recall-in-superposition")["rows"]
     found = {(row["extent"], row["grid"], row["embedding"], row["head"]): row for row in rows}
@@ -172,5 +181,6 @@ PLACES = {
         allocator_speedup,
         machine,
     ],
+    "docs/cost.md": [datamux_rows],
     "docs/superposition.md": [text_cost_rows, recall_rows],
 }

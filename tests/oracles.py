@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mimonets.models import DataMUXConv, MIMOConv
+from mimonets.models import DataMUXConv, DataMUXFormer, MIMOConv
 
 
 def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -81,4 +81,52 @@ def datamux_conv_by_hand(model: DataMUXConv, images: Tensor, active: int) -> Ten
         for index in range(len(group)):
             own = [answers[s] for s in range(config.num_streams) if s % len(group) == index]
             rows.append(model.classifier[0](torch.stack(own).mean(dim=0)).tanh())
+    return torch.stack(rows)
+
+
+def datamux_former_by_hand(
+    model: DataMUXFormer, tokens: Tensor, mask: Tensor | None, active: int
+) -> Tensor:
+    """Run a DataMUXFormer group by group, stream by stream and token by token."""
+    config, demux = model.config, model.demultiplexing
+    keys, streams = model.multiplexing.stream_keys, range(config.num_streams)
+    index = config.demux == "index"
+    rows = []
+    for start in range(0, len(tokens), active):
+        group = slice(start, start + active)
+        x, real = model.embedding(tokens[group], None if mask is None else mask[group])
+        real = torch.ones(x.shape[:2], dtype=torch.bool) if real is None else real
+        count, length, _ = x.shape
+        mixture = []
+        for place in streams if index else ():
+            own, padding = demux.special.weight[place], demux.special.weight[-1]
+            mixture.append(sum(keys[s] * (own if s == place else padding) for s in streams))
+        for t in range(length):
+            mixture.append(sum(keys[s] * x[s % count, t] * real[s % count, t] for s in streams))
+        h = torch.stack(mixture).unsqueeze(0) / config.num_streams
+        before = config.num_streams if index else 0
+        seen = torch.cat([torch.ones(before, dtype=torch.bool), real.any(dim=0)]).unsqueeze(0)
+        for block in model.blocks:
+            h = block(h, seen)
+        h = demux.norm(h[0])
+        features = []
+        for i in range(count):
+            copies = []
+            for s in (s for s in streams if s % count == i):
+                if index:
+                    weight = torch.cat([demux.of_token.weight, demux.of_prefix.weight], dim=1)
+                    outputs = [
+                        F.gelu(F.linear(torch.cat([token, h[s]]), weight, demux.of_token.bias))
+                        for token in h[before:]
+                    ]
+                else:
+                    own = slice(s * config.dim, (s + 1) * config.dim)
+                    outputs = [
+                        demux.shared(demux.inner_norm(F.gelu(demux.own.weight[own] @ token + bias)))
+                        for token in h
+                        for bias in [demux.own.bias[own]]
+                    ]
+                copies.append(model.summarise(torch.stack(outputs), real[i]))
+            features.append(torch.stack(copies).mean(dim=0))
+        rows += [model.readout(feature) for feature in features]
     return torch.stack(rows)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from mimonets.models import (
         DataMUXConv,
         DataMUXConvConfig,
+        DataMUXFormer,
+        DataMUXFormerConfig,
         MIMOConv,
         MIMOConvConfig,
         MIMOFormer,
@@ -32,6 +34,8 @@ __version__ = "0.1.0"
 __all__ = [
     "DataMUXConv",
     "DataMUXConvConfig",
+    "DataMUXFormer",
+    "DataMUXFormerConfig",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",

@@ -2,9 +2,10 @@ import json
 
 import pytest
 
+import mimonets as mn
 from mimonets import MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
 from mimonets.evaluation import BenchSettings, bench
-from mimonets.evaluation.bench import single_input_alternatives
+from mimonets.evaluation.bench import model_name, single_input_alternatives
 
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
@@ -90,3 +91,13 @@ def test_mimoformer_is_faster_and_leaner_than_the_performer_on_long_text():
         name = f"MIMOFormer ({config.grid[0]}x{config.grid[1]}, attention+mlp), {active} active"
         assert result.timing(name).speedup_over(performer)[0] >= least
         assert result.peak_bytes[name] < result.peak_bytes["Performer"]
+
+
+def test_datamux_races_one_stream_of_itself_or_a_transformer():
+    config = mn.DataMUXConvConfig(num_streams=4)
+    assert single_input_alternatives(config) == [mn.DataMUXConvConfig(num_streams=1)]
+    assert single_input_alternatives(mn.DataMUXConvConfig(num_streams=1)) == []
+    former = mn.DataMUXFormerConfig(num_streams=3, demux="slots", depth=1)
+    assert single_input_alternatives(former) == [mn.TransformerConfig(depth=1)]
+    assert model_name(config) == "DataMUXConv (N=4)"
+    assert model_name(former) == "DataMUXFormer (N=3, slots)"

@@ -1,9 +1,11 @@
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mimonets import (
     DataMUXConvConfig,
+    DataMUXFormerConfig,
     MIMOConv,
     MIMOConvConfig,
     MIMOFormerConfig,
@@ -194,6 +196,37 @@ def test_plain_macs_of_sequence_models_agree_with_the_operator_counter(superpose
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(tokens, active_streams=active)
         assert cost.plain * len(tokens) == pytest.approx(counter.get_total_flops() / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"causal": True}, {"pooling": "cls"}, {"head": "pair"}])
+@pytest.mark.parametrize("demux", ["index", "slots"])
+def test_plain_macs_of_datamux_agree_with_the_operator_counter(demux, settings):
+    options = {name: value for name, value in SMALL.items() if name != "num_features"}
+    config = DataMUXFormerConfig(**options, demux=demux, num_streams=3, **settings)
+    model = model_class_for(config)(config).eval()
+    for cost in count_modes(config):
+        tokens = model.example_inputs(6)
+        # The counter does not know fused attention: let PyTorch spell it out.
+        math = sdpa_kernel(SDPBackend.MATH)
+        with torch.no_grad(), math, FlopCounterMode(display=False) as counter:
+            model(tokens, active_streams=cost.active_streams)
+        assert cost.plain * len(tokens) == pytest.approx(counter.get_total_flops() / 2, rel=1e-12)
+
+
+def test_datamux_shares_all_but_its_ends():
+    options = {**SMALL, "depth": 3, "num_streams": 2}
+    del options["num_features"]
+    slots = DataMUXFormerConfig(**options, demux="slots")
+    slow, fast = count_modes(slots)
+    plain = TransformerConfig(**{name: options[name] for name in options if name != "num_streams"})
+    for part in ("K/Q/V", "attention", "MLPs"):
+        assert slow[part].plain == count_macs(plain)[part].plain == 2 * fast[part].plain
+    tokens, dim = SMALL["max_length"], SMALL["dim"]
+    assert fast["binding"].paper == tokens * dim
+    assert fast["demultiplexing"].plain == 2 * tokens * dim * dim  # its own layer, the shared one
+    # The prefix is two tokens more for the trunk.
+    index = count_macs(DataMUXFormerConfig(**options, demux="index"))
+    assert index["K/Q/V"].plain == pytest.approx(fast["K/Q/V"].plain * (tokens + 2) / tokens)
 
 
 def test_pairs_cost_two_encodings():

@@ -39,9 +39,16 @@ def performer(**settings):
     return mn.Performer(mn.PerformerConfig(**{**SMALL, **FEATURES, **settings}))
 
 
+def datamux(**settings):
+    torch.manual_seed(0)
+    return mn.DataMUXFormer(mn.DataMUXFormerConfig(**{**SMALL, "num_streams": 3, **settings}))
+
+
 MAKERS = {
     "transformer": transformer,
     "performer": performer,
+    "datamux-index": datamux,
+    "datamux-slots": lambda **s: datamux(demux="slots", **s),
     **{extent: lambda extent=extent, **s: mimoformer(superpose=extent, **s) for extent in EXTENTS},
 }
 every_model = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
@@ -390,6 +397,15 @@ def test_compile_keeps_the_answers(extent):
         assert_close(compiled(tokens, mask=mask), model(tokens, mask=mask), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [m for k, m in MAKERS.items() if k.startswith("datamux")])
+def test_export_of_datamux_keeps_the_answers(make):
+    model = make().eval()
+    tokens, mask = tokens_and_mask(batch=6)
+    program = torch.export.export(model, (tokens,), {"mask": mask})
+    other, other_mask = tokens_and_mask(batch=6, seed=1)
+    assert_close(program.module()(other, mask=other_mask), model(other, mask=other_mask))
+
+
 class Square(TorchDispatchMode):
     """Remember whether any operation made a tensor with two axes as long as the sequence."""
 
@@ -406,7 +422,7 @@ class Square(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("make", [m for k, m in MAKERS.items() if k != "transformer"])
+@pytest.mark.parametrize("make", [MAKERS[k] for k in ("performer", *EXTENTS)])
 def test_nothing_grows_with_the_square_of_the_length(make, causal):
     model = make(max_length=311, causal=causal)
     tokens = torch.randint(11, (7, 311))

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import subprocess
 import sys
@@ -40,4 +41,13 @@ def test_two_processes_train_like_one_with_twice_the_batch(tmp_path):
 def test_two_processes_train_a_network_with_batch_norm(tmp_path):
     rows = run_in_two_processes(tmp_path / "two", "conv")
     assert rows[-1]["loss"] < rows[0]["loss"]
+    assert mn.load(tmp_path / "two/model").num_streams == 2
+
+
+@pytest.mark.slow
+def test_two_processes_warm_up_on_retrieval_and_go_on(tmp_path):
+    # A mean over tokens is a little different in two halves, so this is not exactly one process.
+    rows = run_in_two_processes(tmp_path / "two", "datamux")
+    assert [row["step"] for row in rows] == [3, 6, 9]
+    assert all(math.isfinite(row["loss"]) for row in rows)
     assert mn.load(tmp_path / "two/model").num_streams == 2

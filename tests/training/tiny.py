@@ -2,7 +2,14 @@
 
 import torch
 
-from mimonets import MIMOConv, MIMOConvConfig, MIMOFormer, MIMOFormerConfig
+from mimonets import (
+    DataMUXFormer,
+    DataMUXFormerConfig,
+    MIMOConv,
+    MIMOConvConfig,
+    MIMOFormer,
+    MIMOFormerConfig,
+)
 from mimonets.training import TrainConfig
 
 
@@ -62,6 +69,13 @@ def tiny_former(**settings):
     config = {"vocab_size": 5, "max_length": 8, "num_classes": 3, "depth": 1, "heads": 2}
     config |= {"head_dim": 4, "dim": 8, "hidden_dim": 8, "num_features": 8, "grid": (2, 2)}
     return MIMOFormer(MIMOFormerConfig(**(config | settings)))
+
+
+def tiny_datamux(**settings):
+    torch.manual_seed(0)
+    config = {"vocab_size": 5, "max_length": 8, "num_classes": 3, "depth": 1, "heads": 2}
+    config |= {"head_dim": 4, "dim": 8, "hidden_dim": 8}
+    return DataMUXFormer(DataMUXFormerConfig(**(config | settings)))
 
 
 def tiny_config(**settings):

@@ -11,6 +11,7 @@ from training.tiny import (
     sequence_config,
     tiny_config,
     tiny_conv,
+    tiny_datamux,
     tiny_former,
 )
 
@@ -41,6 +42,9 @@ def run(folder, kind, devices):
     if kind == "former":
         config = sequence_config(batch_size=2 * times, **settings)
         model, batches, check = tiny_former(dropout=0.0), TinySequences(6), TinySequences(2)
+    elif kind == "datamux":
+        config = sequence_config(batch_size=4 * times, retrieval=0.5, **settings)
+        model, batches, check = tiny_datamux(dropout=0.0), TinySequences(6), TinySequences(2)
     else:
         config = tiny_config(batch_size=4 * times, ema=0.9, fast_share=0.6, **settings)
         model, batches, check = tiny_conv(), TinyBatches(6), TinyBatches(2)

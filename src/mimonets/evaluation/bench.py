@@ -12,6 +12,7 @@ from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
 from mimonets.models import (
     DataMUXConvConfig,
+    DataMUXFormerConfig,
     ImageModel,
     MIMOConvConfig,
     MIMOFormerConfig,
@@ -166,10 +167,16 @@ def single_input_alternatives(config: Any) -> list[Any]:
         return [replace(config, num_streams=1), plain] if config.num_streams > 1 else [plain]
     if isinstance(config, DataMUXConvConfig):
         return [replace(config, num_streams=1)] if config.num_streams > 1 else []
+    if isinstance(config, DataMUXFormerConfig):
+        return [_as(TransformerConfig, config)]
     if isinstance(config, MIMOFormerConfig):
-        shared = {field.name: getattr(config, field.name) for field in fields(PerformerConfig)}
-        return [PerformerConfig(**shared)]
+        return [_as(PerformerConfig, config)]
     return []
+
+
+def _as(kind: type[Any], config: Any) -> Any:
+    """Keep the settings that another kind of model has too."""
+    return kind(**{field.name: getattr(config, field.name) for field in fields(kind)})
 
 
 def model_name(config: Any) -> str:
@@ -183,6 +190,8 @@ def model_name(config: Any) -> str:
     name = model_class_for(config).__name__
     if isinstance(config, MIMOFormerConfig):
         return f"{name} ({config.grid[0]}x{config.grid[1]}, {config.superpose})"
+    if isinstance(config, DataMUXFormerConfig):
+        return f"{name} (N={config.num_streams}, {config.demux})"
     if isinstance(config, TransformerConfig):
         return name
     if isinstance(config, WideResNetConfig):

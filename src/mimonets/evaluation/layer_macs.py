@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
 from mimonets.layers import PositionBinding, ShiftedReLU, StreamBatchNorm2d, StreamUnbinding
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
+from mimonets.models.datamux_former import GaussianMultiplexing
 
 
 class Macs(NamedTuple):
@@ -82,6 +83,11 @@ def _(layer: SuperposedMLPBlock, inputs: tuple[Tensor, ...], output: Tensor) -> 
 @layer_macs.register
 def _(layer: FullySuperposedBlock, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
     return Macs(binding=4 * inputs[0].numel())  # also for the queries, and for keys and values
+
+
+@layer_macs.register
+def _(layer: GaussianMultiplexing, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(binding=inputs[0].numel())
 
 
 def _linear_attention_macs(

@@ -78,7 +78,8 @@ def count_macs(model: Model | Any, active_streams: int | None = None) -> Cost:
 
     tally: dict[str, list[int]] = {}
     if isinstance(hollow, SequenceModel):
-        tally = {part: [0, 0] for part in ("K/Q/V", "attention", "binding", "MLPs", "readout")}
+        order = ("K/Q/V", "attention", "binding", "MLPs", "demultiplexing", "readout")
+        tally = {part: [0, 0] for part in order}
     for name, layer in hollow.named_modules():
         part = _part_of(hollow, name)
         tally.setdefault(part, [0, 0])
@@ -123,6 +124,7 @@ BLOCK_PARTS = {
     "to_kv": "K/Q/V",
     "attention": "attention",
     "out": "attention",
+    "demultiplexing": "demultiplexing",
     "readout": "readout",
 }
 

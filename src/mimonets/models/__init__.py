@@ -9,11 +9,17 @@ from mimonets.models.config import (
     WideResNetConfig,
 )
 from mimonets.models.datamux_conv import DataMUXConv
+from mimonets.models.datamux_former import DataMUXFormer
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel
-from mimonets.models.sequence_config import MIMOFormerConfig, PerformerConfig, TransformerConfig
+from mimonets.models.sequence_config import (
+    DataMUXFormerConfig,
+    MIMOFormerConfig,
+    PerformerConfig,
+    TransformerConfig,
+)
 from mimonets.models.transformer import Performer, Transformer
 from mimonets.models.wide_resnet import WideIsoNet, WideResNet
 
@@ -21,6 +27,8 @@ __all__ = [
     "MODELS",
     "DataMUXConv",
     "DataMUXConvConfig",
+    "DataMUXFormer",
+    "DataMUXFormerConfig",
     "ImageModel",
     "MIMOConv",
     "MIMOConvConfig",

@@ -4,6 +4,7 @@ from typing import Any
 
 from mimonets.models.base import Model
 from mimonets.models.datamux_conv import DataMUXConv
+from mimonets.models.datamux_former import DataMUXFormer
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
 from mimonets.models.transformer import Performer, Transformer
@@ -13,7 +14,7 @@ MODELS: dict[str, type[Model]] = {
     model.kind: model
     for model in (
         *(WideResNet, WideIsoNet, MIMOConv, DataMUXConv),
-        *(Transformer, Performer, MIMOFormer),
+        *(Transformer, Performer, MIMOFormer, DataMUXFormer),
     )
 }
 

@@ -10,6 +10,7 @@ HeadName = Literal["classify", "pair", "next_token"]
 PoolingName = Literal["mean", "cls"]
 PositionName = Literal["learned", "fixed"]
 FeatureName = Literal["relu", "softmax", "dpfp"]
+DemuxName = Literal["index", "slots"]
 SuperposeName = Literal["attention", "attention+mlp", "attention+mlp+qkv"]
 
 
@@ -97,3 +98,18 @@ class MIMOFormerConfig(PerformerConfig):
     def num_streams(self) -> int:
         """M * N."""
         return self.grid[0] * self.grid[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataMUXFormerConfig(TransformerConfig):
+    """DataMUX on sequences. Murahari et al., NeurIPS 2022."""
+
+    num_streams: int = 2  # sequences per superposition; slots in their words
+    demux: DemuxName = "index"  # a prefix place per stream, joined to every token; or a layer each
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        return [*super().problems(), *self._wrong_choice("demux", get_args(DemuxName))]
+
+    def _smallest(self) -> dict[str, int]:
+        return {**super()._smallest(), "num_streams": 1}

@@ -47,6 +47,12 @@ class Batch:
             share=share,
         )
 
+    def naming_tokens(self) -> "Batch":
+        """Ask for the tokens themselves, all real ones, in place of the labels."""
+        tokens = self.inputs
+        labels = tokens if self.mask is None else tokens.where(self.mask, IGNORED)
+        return replace(self, labels=labels)
+
     def split(self, parts: int, group: int) -> list["Batch"]:
         """Cut into at most ``parts`` pieces of whole groups, for gradient accumulation."""
         if parts == 1:

@@ -38,6 +38,7 @@ class TrainConfig(ModelConfig):
     # Which mode a batch runs in
     fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
+    retrieval: float = 0.0  # share of the steps that first name the inputs' tokens, as in DataMUX
     curriculum: float = 0.0  # share of the steps on half the grid first; 1/6 for a grid of 4 x 4
 
     # The optimiser and its schedule
@@ -152,6 +153,7 @@ class TrainConfig(ModelConfig):
             "isometry": (from_, 0, below, float("inf")),
             "key_penalty": (from_, 0, below, float("inf")),
             "fast_share": (from_, 0, to, 1),
+            "retrieval": (from_, 0, to, 1),
             "curriculum": (from_, 0, to, 1),
             "grad_filter": (above, 1, below, float("inf")),
             "max_skip_share": (above, 0, to, 1),

@@ -27,11 +27,13 @@ def launch_fabric(config: TrainConfig) -> Any:
         from lightning_fabric import Fabric
     except ImportError:
         raise ValueError("Training needs Lightning Fabric: pip install 'mimonets[train]'") from None
+    # While retrieval warms up, the readout has no gradients, and the others should not wait for it.
+    strategy = "ddp_find_unused_parameters_true" if config.retrieval else "ddp"
     fabric = Fabric(
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy="ddp" if config.devices * config.num_nodes > 1 else "auto",
+        strategy=strategy if config.devices * config.num_nodes > 1 else "auto",
         precision="bf16-mixed" if config.precision == "bf16" else "32-true",
     )
     fabric.launch()
@@ -91,6 +93,11 @@ def check_fit(model: Model, batches: Batches, config: TrainConfig) -> None:
         problems.append(
             f"curriculum={config.curriculum:g} starts with half of the grid, and {name} has none: "
             f"set train.curriculum=0."
+        )
+    if config.retrieval and not hasattr(model, "retrieval_logits"):
+        problems.append(
+            f"retrieval={config.retrieval:g} starts with naming the tokens of the inputs, and "
+            f"{name} cannot: set train.retrieval=0."
         )
     top = max(config.evaluate_modes or (1,))
     if top > model.num_streams:

@@ -107,7 +107,9 @@ def train(
                 plan = plan_step(config, model, state.step, total_steps)
                 seed_step(plan.seed + fabric.global_rank)
                 batch = Batch.of(data, fabric.device, plan.inputs).mix(plan.share)
-                options = {} if plan.grid is None else {"grid": plan.grid}
+                options: dict[str, Any] = {} if plan.grid is None else {"grid": plan.grid}
+                if plan.retrieval:
+                    batch, options = batch.naming_tokens(), {**options, "retrieval": True}
 
                 state.statistics.remember()
                 pieces = batch.split(config.accumulate, plan.active_streams)

@@ -28,6 +28,7 @@ class StepPlan:
     inputs: int  # how many of the batch are used
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
+    retrieval: bool = False  # name the tokens of the inputs instead of answering
 
 
 def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) -> StepPlan:
@@ -47,7 +48,8 @@ def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) ->
         grid = max(1, m // 2), max(1, n // 2)
         active = min(active, grid[0] * grid[1])
     inputs = config.batch_size * (active if config.per_stream else 1)
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62))
+    retrieval = step < config.retrieval * total_steps
+    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), retrieval)
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
