@@ -68,6 +68,7 @@ MAKERS: dict[str, Callable[[], Experiment]] = {
     "lra-steps": partial(trained, "lra-steps"),
     "cost-mimoformer": cost_mimoformer,
     "cifar-cpu": partial(trained, "cifar-cpu"),
+    "mnist-readout": partial(trained, "mnist-readout"),
 }
 
 # What the paper shows without numbers of its own, and where those that belong to it are.
