@@ -12,6 +12,7 @@ SOURCE = Path(mimonets.__file__).parent
 # What each room may import of ours, besides itself.
 MAY_IMPORT = {
     "vsa": set(),
+    "theory": {"vsa"},
     "layers": {"vsa"},
     "attention": {"vsa"},
     "models": {"attention", "layers", "vsa"},
@@ -19,7 +20,7 @@ MAY_IMPORT = {
     "data": set(),
     "training": {"evaluation", "models", "layers", "vsa"},
     "recipes": {"training", "evaluation", "data", "models"},
-    "cli": {"recipes", "training", "evaluation", "models", "vsa"},
+    "cli": {"recipes", "training", "evaluation", "models", "theory", "vsa"},
 }
 
 
