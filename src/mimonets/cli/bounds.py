@@ -37,7 +37,7 @@ def add_bounds(subparsers: Any) -> None:
     )
     bounds.add_argument("--seed", type=int, default=0, help="of the simulations (%(default)s)")
     bounds.add_argument(
-        "--samples", type=int, default=10_000, help="draws per simulated number (%(default)s)"
+        "--samples", type=int, default=5_000, help="draws per simulated number (%(default)s)"
     )
     bounds.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
     bounds.add_argument("--plot", metavar="FILE", help="also draw bounds and simulations")

@@ -84,6 +84,6 @@ def superposed_relu_kernel(cosine: float, grid: tuple[int, int]) -> float:
 
 
 def _check_cosine(cosine: float) -> float:
-    if not -1 <= cosine <= 1:
+    if not abs(cosine) <= 1 + 1e-9:  # a cosine that was computed may be rounded beyond 1
         raise ValueError(f"cosine={cosine} is out of range: pass a number from -1 to 1.")
-    return cosine
+    return min(max(cosine, -1.0), 1.0)

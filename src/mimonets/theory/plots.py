@@ -18,6 +18,7 @@ COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:red")
 
 def plot_bounds(report: Report, path: str | Path) -> Path:
     """Draw :func:`~mimonets.theory.theory_report`: bounds as lines, draws as points."""
+    path = _make_room(path)
     figure = _figure((13.0, 7.6))
     panels = figure.subplots(2, 3)
     curves = report["curves"]
@@ -31,11 +32,13 @@ def plot_bounds(report: Report, path: str | Path) -> Path:
         axes.grid(alpha=0.25)
         axes.set_ylabel("probability")
     figure.suptitle("Bounds (lines) and what they bound, simulated (points, 2 standard errors)")
-    return _save(figure, path)
+    figure.savefig(path, dpi=130)
+    return path
 
 
 def plot_relu_kernel(report: Report, path: str | Path) -> Path:
     """Draw the kernel of ReLU features: the paper's figure, and what superposition makes of it."""
+    path = _make_room(path)
     figure = _figure((10.6, 4.4))
     left, right = figure.subplots(1, 2)
     cosine = [step / 100 for step in range(-100, 101)]
@@ -81,7 +84,8 @@ def plot_relu_kernel(report: Report, path: str | Path) -> Path:
         axes.grid(alpha=0.25)
     left.legend(frameon=False, loc="upper left")
     right.legend(frameon=False, loc="lower right")
-    return _save(figure, path)
+    figure.savefig(path, dpi=130)
+    return path
 
 
 def _keys(axes: Any, curve: Report) -> None:
@@ -184,8 +188,8 @@ def _figure(size: tuple[float, float]) -> Any:
     return Figure(figsize=size, layout="constrained")
 
 
-def _save(figure: Any, path: str | Path) -> Path:
+def _make_room(path: str | Path) -> Path:
+    """Make the folder before anything is drawn: drawing takes longer than failing."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
     return path

@@ -37,7 +37,7 @@ GRIDS = ((2, 2), (4, 4))
 
 
 def theory_report(
-    seed: int = 0, samples: int = 10_000, advance: Callable[[], None] = lambda: None
+    seed: int = 0, samples: int = 5_000, advance: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Evaluate and simulate every bound; the same seed and samples give the same numbers.
 

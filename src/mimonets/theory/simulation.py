@@ -138,8 +138,8 @@ def simulate_wrong_item(
 ) -> Estimate:
     """Read one of N superposed dictionary entries through ``vsa.cleanup``; count wrong answers.
 
-    The dictionary is drawn anew each time. Stream 0 carries entry 0, the others carry fresh
-    vectors, independent of the dictionary.
+    The dictionary is drawn anew each time. Stream 0 carries its last entry, which loses ties; the
+    others carry fresh vectors, independent of the dictionary.
 
     >>> simulate_wrong_item(64, num_streams=1, items=4, samples=10).mean
     0.0
@@ -150,10 +150,10 @@ def simulate_wrong_item(
         others = (
             bipolar_keys(num_streams - 1, dim, generator=generator) if num_streams > 1 else None
         )
-        values = dictionary[:1] if others is None else torch.cat([dictionary[:1], others])
+        values = dictionary[-1:] if others is None else torch.cat([dictionary[-1:], others])
         keys = bipolar_keys(num_streams, dim, generator=generator)
         read = (keys * values).sum(0) * keys[0]
-        wrong.append(int(cleanup(read, dictionary)[0]) != 0)
+        wrong.append(int(cleanup(read, dictionary)[0]) != items - 1)
     return _probability(sum(wrong), samples)
 
 
