@@ -15,7 +15,7 @@ def test_bounds_prints_saves_and_draws(capsys, tmp_path):
     files = {
         "--out": tmp_path / "new" / "b.json",
         "--plot": tmp_path / "b.png",
-        "--plot-kernel": tmp_path / "k.png",
+        "--plot-kernel": tmp_path / "newer" / "k.png",
     }
     options = [str(part) for pair in files.items() for part in pair]
     code, out, err = run(capsys, "--samples", "20", "--seed", "3", *options)
@@ -35,7 +35,7 @@ def test_bounds_prints_saves_and_draws(capsys, tmp_path):
 def test_bounds_json_is_nothing_but_json(capsys):
     code, out, _ = run(capsys, "--samples", "20", "--json")
     assert code == 0
-    assert len(json.loads(out)["rows"]) == 30
+    assert len(json.loads(out)["rows"]) == 34
 
 
 def test_plan_answers_in_numbers_and_in_words(capsys):

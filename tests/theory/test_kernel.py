@@ -12,7 +12,12 @@ from mimonets.theory import (
     softmax_kernel,
     superposed_relu_kernel,
 )
-from mimonets.theory.simulation import aligned_pair, simulate_relu_kernel, unit_streams
+from mimonets.theory.simulation import (
+    aligned_pair,
+    simulate_relu_kernel,
+    simulate_superposed_relu_kernel,
+    unit_streams,
+)
 from mimonets.vsa import bipolar_keys
 
 COSINES = st.floats(-1, 1)
@@ -84,6 +89,15 @@ def test_superposition_flattens_the_kernel_even_without_interference(grid, rho):
     assert kernel == pytest.approx(superposed_relu_kernel(rho, grid), abs=0.02)
     if grid != (1, 1):
         assert kernel > relu_kernel(rho) + 0.1
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (3, 1)])
+def test_at_a_small_width_it_is_flat_as_well(grid):
+    generator = torch.Generator().manual_seed(2)
+    for rho in (0.0, 1.0):
+        found = simulate_superposed_relu_kernel(rho, grid, 64, samples=10_000, generator=generator)
+        error = abs(found.mean - superposed_relu_kernel(rho, grid))
+        assert error < 4 * found.standard_error + 0.01  # it is a limit: 64 is not infinite
 
 
 def test_one_stream_is_the_plain_kernel():

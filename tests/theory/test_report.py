@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mimonets.theory import plot_bounds, plot_relu_kernel, theory_report
+from mimonets.theory import plot_bounds, theory_report
 from mimonets.theory.report import STEPS
 
 COMMITTED = Path(__file__).parents[2] / "results" / "bounds.json"
@@ -80,11 +80,6 @@ def test_without_matplotlib_the_install_line_is_named(report, tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ValueError, match=r"pip install 'mimonets\[plot\]'"):
         plot_bounds(report, tmp_path / "x.png")
-
-
-def test_a_plot_makes_its_folder(report, tmp_path):
-    path = plot_relu_kernel(report, tmp_path / "new" / "kernel.png")
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_too_few_samples_are_refused():

@@ -75,8 +75,17 @@ def plot_relu_kernel(report: Report, path: str | Path) -> Path:
         values = [superposed_relu_kernel(rho, (side, side)) for rho in cosine]
         label = f"{side}x{side} streams" if side > 1 else "one stream"
         right.plot(cosine, [value / values[-1] for value in values], color=colour, label=label)
+        points = report["curves"].get(f"kernel {side}x{side}", [])
+        right.errorbar(
+            [point["cosine"] for point in points],
+            [point["mean"] / values[-1] for point in points],
+            yerr=[2 * point["standard_error"] / values[-1] for point in points],
+            fmt="o",
+            markersize=4,
+            color=colour,
+        )
     right.set_ylabel("kernel, relative to an aligned pair")
-    right.set_title("The same in superposition, without interference")
+    right.set_title("The same in superposition (points: simulated, D = 64)")
     right.set_ylim(bottom=0)
     for axes in (left, right):
         axes.set_xlabel(r"cosine $\rho$ of query and key")

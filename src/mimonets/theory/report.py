@@ -15,7 +15,11 @@ from mimonets.theory.dimensionality import (
     interference_probability,
 )
 from mimonets.theory.interference import PAPER_BOUNDS, bernstein, crosstalk, crosstalk_peak
-from mimonets.theory.kernel import relu_kernel, relu_kernel_approximation
+from mimonets.theory.kernel import (
+    relu_kernel,
+    relu_kernel_approximation,
+    superposed_relu_kernel,
+)
 from mimonets.theory.simulation import (
     Estimate,
     simulate_cleanup_noise,
@@ -24,6 +28,7 @@ from mimonets.theory.simulation import (
     simulate_interference,
     simulate_relu_kernel,
     simulate_sum,
+    simulate_superposed_relu_kernel,
     simulate_wrong_item,
     unit_streams,
 )
@@ -173,6 +178,20 @@ def _kernel(rows: list[Row], curves: dict[str, Any], samples: int, generator: Ge
             ("approximation", relu_kernel_approximation(cosine)),
         ):
             rows.append(_row(f"ReLU kernel, {kind}", "C.2", setting, value, estimate, kind))
+
+    for grid in GRIDS:
+        name = f"{grid[0]}x{grid[1]}"
+        points = curves[f"kernel {name}"] = []
+        for cosine in cosines[::2]:
+            estimate = simulate_superposed_relu_kernel(
+                cosine, grid, 64, samples=samples, generator=generator
+            )
+            points.append({"cosine": cosine, **_plain(estimate)})
+            if cosine in (0.0, 1.0):
+                setting = f"{name}, D=64, cosine {cosine:g}"
+                value, kind = superposed_relu_kernel(cosine, grid), "approximation"
+                row = _row("ReLU kernel in superposition", "ours", setting, value, estimate, kind)
+                rows.append(row)
 
 
 STEPS = (_keys, _sums, _norms, _cleanup, _attention, _kernel)

@@ -211,6 +211,31 @@ def simulate_crosstalk(
     return _share(batch, samples, k.numel() + q.numel())
 
 
+def simulate_superposed_relu_kernel(
+    cosine: float,
+    grid: tuple[int, int],
+    dim: int,
+    *,
+    samples: int = 10_000,
+    generator: Generator | None = None,
+) -> Estimate:
+    """Bind and bundle keys and queries as FAVOR+S does, then average ReLU(w k) ReLU(w q).
+
+    >>> simulate_superposed_relu_kernel(-1.0, (1, 1), 8, samples=10).mean < 1e-12
+    True
+    """
+    k, q = unit_streams(dim, grid, cosine, generator)
+
+    def batch(size: int) -> Tensor:
+        row, column = _bipolar(size, k, generator), _bipolar(size, q, generator)
+        column[:, 0] = row[:, 0]
+        w = torch.randn(size, dim, generator=generator, dtype=torch.float64)
+        keys, queries = (row * k).sum(1), (column * q).sum(1)  # b d
+        return (w * keys).sum(-1).relu() * (w * queries).sum(-1).relu()
+
+    return _mean(batch, samples, k.numel() + q.numel())
+
+
 def aligned_pair(cosine: float, dim: int) -> tuple[Tensor, Tensor]:
     """Make two unit vectors with that cosine, (d,) each.
 
