@@ -216,10 +216,13 @@ def simulate_superposed_relu_kernel(
     grid: tuple[int, int],
     dim: int,
     *,
+    features: int = 64,
     samples: int = 10_000,
     generator: Generator | None = None,
 ) -> Estimate:
     """Bind and bundle keys and queries as FAVOR+S does, then average ReLU(w k) ReLU(w q).
+
+    A sample is a grid of stream keys together with ``features`` directions w.
 
     >>> simulate_superposed_relu_kernel(-1.0, (1, 1), 8, samples=10).mean < 1e-12
     True
@@ -229,11 +232,12 @@ def simulate_superposed_relu_kernel(
     def batch(size: int) -> Tensor:
         row, column = _bipolar(size, k, generator), _bipolar(size, q, generator)
         column[:, 0] = row[:, 0]
-        w = torch.randn(size, dim, generator=generator, dtype=torch.float64)
-        keys, queries = (row * k).sum(1), (column * q).sum(1)  # b d
-        return (w * keys).sum(-1).relu() * (w * queries).sum(-1).relu()
+        w = torch.randn(size, features, dim, generator=generator, dtype=torch.float64)
+        keys, queries = (row * k).sum(1, keepdim=True), (column * q).sum(1, keepdim=True)
+        products = (w @ keys.mT).relu() * (w @ queries.mT).relu()
+        return products.mean(dim=(1, 2))
 
-    return _mean(batch, samples, k.numel() + q.numel())
+    return _mean(batch, samples, (features + len(k) + len(q)) * dim)
 
 
 def aligned_pair(cosine: float, dim: int) -> tuple[Tensor, Tensor]:
