@@ -141,12 +141,26 @@ def test_at_the_papers_head_size_the_exponential_bound_says_nothing(grid):
     assert chebyshev(table) < 1
 
 
-def width_for(bound, grid):
+def width_for(bound, grid, probability=0.05):
     return next(
         dim
         for dim in itertools.count(1)
-        if bound(typical_crosstalk(dim, grid, 0.5), typical_peak(dim, grid, 0.5)) <= 0.05
+        if bound(typical_crosstalk(dim, grid, 0.5), typical_peak(dim, grid, 0.5)) <= probability
     )
+
+
+@pytest.mark.parametrize(
+    ("grid", "informative", "five_percent"), [((2, 2), 130, 240), ((4, 4), 6123, 1200)]
+)
+def test_the_widths_that_the_page_on_theory_names(grid, informative, five_percent):
+    def hoeffding(table, peak):
+        return hoeffding_per_pair(table)
+
+    def variance(table, peak):
+        return chebyshev(table)
+
+    assert width_for(hoeffding, grid, probability=1) == informative
+    assert width_for(variance, grid) == five_percent
 
 
 def test_bernstein_needs_a_width_linear_in_the_streams():
@@ -157,6 +171,7 @@ def test_bernstein_needs_a_width_linear_in_the_streams():
     papers = [width_for(hoeffding, grid) for grid in ((2, 2), (3, 3))]
     assert ours == [104, 276]  # 3 and 8 others: 34.4 for each
     assert papers == [345, 2954]
+    assert width_for(bernstein, (4, 4)) == 517
     assert ours[1] / ours[0] == pytest.approx(8 / 3, rel=0.02)
     assert papers[1] / papers[0] > (8 / 3) ** 2
 

@@ -42,6 +42,11 @@ def test_what_is_carried_fits_and_one_more_does_not(dim, streams, probability, a
                 assert more > probability - slack
 
 
+def test_the_demo_is_beyond_what_the_bounds_allow():
+    """Its four streams share 32 maps after the first layer, and it works all the same."""
+    assert all(line.bound > 0.05 for line in plan(32, 4).lines)
+
+
 def test_more_tokens_need_more_width():
     widths = [plan(64, 4, tokens=tokens).lines[-1].width_needed for tokens in (1, 16, 1024)]
     assert widths == sorted(set(widths))
