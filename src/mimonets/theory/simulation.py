@@ -216,7 +216,7 @@ def simulate_superposed_relu_kernel(
     grid: tuple[int, int],
     dim: int,
     *,
-    features: int = 64,
+    features: int = 16,
     samples: int = 10_000,
     generator: Generator | None = None,
 ) -> Estimate:
