@@ -170,6 +170,44 @@ def standing():
     return table(["experiment", "in the paper", "what", "how it stands"], rows, left=4)
 
 
+def three_digits(value):
+    return f"{value:.3g}"
+
+
+def bounds_rows():
+    signs = {"bound": "≤", "closed form": "=", "approximation": "≈"}
+    rows = [
+        [
+            row["name"],
+            row["source"],
+            row["setting"],
+            f"{signs[row['kind']]} {three_digits(row['value'])}",
+            f"{three_digits(row['simulated']['mean'])} ± {row['simulated']['standard_error']:.1g}",
+        ]
+        for row in result("bounds")["report"]["rows"]
+        if not row["name"].startswith("FAVOR+S")
+    ]
+    return table(["formula", "source", "setting", "value", "simulated"], rows, left=3)
+
+
+def crosstalk_rows():
+    found = {}
+    for row in result("bounds")["report"]["rows"]:
+        if row["name"].startswith("FAVOR+S"):
+            setting = row["setting"].removesuffix(", cos 0.9, α=0.5")
+            found.setdefault(setting, {})[row["name"].removeprefix("FAVOR+S, ")] = row
+    names = list(next(iter(found.values())))
+    rows = [
+        [
+            setting,
+            *[three_digits(bounds[name]["value"]) for name in names],
+            three_digits(bounds[names[0]]["simulated"]["mean"]),
+        ]
+        for setting, bounds in found.items()
+    ]
+    return table(["streams", *names[:-1], "Bernstein (ours)", "simulated"], rows)
+
+
 PLACES = {
     "README.md": [mimoconv_table, demo_table],
     "docs/speed.md": [
@@ -183,4 +221,5 @@ PLACES = {
     ],
     "docs/cost.md": [datamux_rows],
     "docs/superposition.md": [text_cost_rows, recall_rows],
+    "docs/theory.md": [bounds_rows, crosstalk_rows],
 }

@@ -81,7 +81,7 @@ def test_python_names_in_the_equations_page_exist():
     import importlib
 
     text = (ROOT / "docs" / "equations.md").read_text()
-    names = re.findall(r"`((?:vsa|layers|evaluation|attention|models)\.[\w.]+)`", text)
+    names = re.findall(r"`((?:vsa|layers|evaluation|attention|models|theory)\.[\w.]+)`", text)
     assert len(names) > 20
     for name in names:
         room, *rest = name.split(".")

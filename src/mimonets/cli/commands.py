@@ -15,13 +15,13 @@ def recipes(args: Namespace) -> None:
     if args.name is not None:
         recipe = load_recipe(args.name)
         if args.json:
-            _print_json(recipe.as_dict())
+            print_json(recipe.as_dict())
         else:
             print(recipe.as_yaml(), end="")
         return
     summaries = recipe_summaries()
     if args.json:
-        _print_json([{"name": name, "summary": summaries[name]} for name in summaries])
+        print_json([{"name": name, "summary": summaries[name]} for name in summaries])
         return
     heading = ""
     for name, summary in summaries.items():
@@ -41,7 +41,7 @@ def cost(args: Namespace) -> None:
     config = model_config(args.model, args.set)
     costs = count_modes(config, args.active_streams)
     if args.json:
-        _print_json({"model": args.model, "macs_per_input": cost_dict(costs)})
+        print_json({"model": args.model, "macs_per_input": cost_dict(costs)})
         return
     for convention in CONVENTIONS:
         make_console().print(cost_table(args.model, costs, convention))
@@ -65,7 +65,7 @@ def bench(args: Namespace) -> None:
     configs = [model_config(model, args.set) for model in args.models]
     record = _run_bench(args.models, configs, args.active_streams, settings, args.plot, args.json)
     if args.json:
-        _print_json(record)
+        print_json(record)
     if args.out:
         path = Path(args.out)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def train(args: Namespace) -> None:
         return
     summary = _summarise_seeds(results)
     if args.json:
-        _print_json({"recipe": recipe.name, "folder": str(folder), "modes": summary})
+        print_json({"recipe": recipe.name, "folder": str(folder), "modes": summary})
         return
     from mimonets.evaluation.report import seeds_table
 
@@ -118,7 +118,7 @@ def evaluate(args: Namespace) -> None:
         args.folder, args.split, args.active_streams, _data_override(args.data_dir)
     )
     if args.json:
-        _print_json(
+        print_json(
             {
                 "folder": args.folder,
                 "split": args.split,
@@ -143,9 +143,9 @@ def demo(args: Namespace) -> None:
     recipes = [load_recipe(f"digits-{name}") for name in ("mimoconv-dynamic", "wideresnet")]
     if args.epochs:
         recipes = [replace(r, train=replace(r.train, epochs=args.epochs)) for r in recipes]
-    record = run_demo(recipes, Path(args.out), make_console(quiet=args.json), _progress)
+    record = run_demo(recipes, Path(args.out), make_console(quiet=args.json), progress)
     if args.json:
-        _print_json(record)
+        print_json(record)
 
 
 def _data_override(data_dir: str | None) -> list[str]:
@@ -188,7 +188,7 @@ def _run_bench(
     from mimonets.evaluation.report import bench_table, plot_bench, shares_line
 
     settings = replace(settings, threads=settings.threads or torch.get_num_threads())
-    with _progress("timing", settings.warmup + settings.rounds) as advance:
+    with progress("timing", settings.warmup + settings.rounds) as advance:
         result = bench(configs, modes, settings, after_round=advance)
     costs = {
         name: count_macs(config, result.modes.get(name, 1)).paper
@@ -210,7 +210,7 @@ def _run_bench(
     }
 
 
-def _print_json(data: Any) -> None:
+def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2))
 
 
@@ -224,7 +224,7 @@ def make_console(*, quiet: bool = False) -> Any:
 
 
 @contextmanager
-def _progress(what: str, steps: int) -> Iterator[Callable[[], None]]:
+def progress(what: str, steps: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar on a terminal, nothing elsewhere; yields what advances it."""
     from rich.console import Console
     from rich.progress import Progress

@@ -14,6 +14,7 @@ from mimonets.evaluation import BenchSettings, bench, count_macs
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.environment import environment
 from mimonets.evaluation.report import mmac
+from mimonets.figure import new_axes, save_figure
 from mimonets.models import load
 from mimonets.recipes import Recipe
 from mimonets.recipes.run import run_recipe, split_batches
@@ -100,11 +101,9 @@ def measure(dynamic: Recipe, plain: Recipe, folder: Path, progress: Progress) ->
 def draw(rows: Sequence[Row], path: Path) -> Path | str:
     """Draw accuracy against throughput, if matplotlib is there."""
     try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "none (pip install 'mimonets[plot]')"
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes: Any = figure.add_subplot()
+        figure, axes = new_axes()
+    except ValueError as error:
+        return f"none. {error}"
     dynamic = rows[1:]
     axes.plot(
         [row.inputs_per_second for row in dynamic],
@@ -133,5 +132,4 @@ def draw(rows: Sequence[Row], path: Path) -> Path | str:
     axes.margins(x=0.35, y=0.2)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower left")
-    figure.savefig(path, dpi=150)
-    return path
+    return save_figure(figure, path)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mimonets import __version__
 from mimonets.cli import commands, reproduce
+from mimonets.cli.bounds import add_bounds
 
 EPILOG = """\
 examples:
@@ -15,6 +16,7 @@ examples:
   mimonets bench mnist-mimoconv-n16                inputs per second in every mode
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
+  mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
 """
@@ -121,6 +123,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_data(evaluate)
     _add_json(evaluate)
     evaluate.set_defaults(run=commands.evaluate)
+
+    add_bounds(subparsers)
 
     demo = subparsers.add_parser(
         "demo",

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from mimonets.evaluation.accuracy import ModeAccuracy
 from mimonets.evaluation.bench import BenchResult
-from mimonets.evaluation.figure import new_axes, save_figure
 from mimonets.evaluation.macs import Cost
+from mimonets.figure import new_axes, save_figure
 from mimonets.models import MIMOConvConfig
 
 CONVENTIONS = {

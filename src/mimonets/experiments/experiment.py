@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from mimonets.evaluation.environment import environment
 
-Verdict = Literal["reproduced", "bettered", "differs", "scaled down", "ours alone", "not run"]
+Verdict = Literal[
+    "reproduced", "bettered", "holds", "differs", "scaled down", "ours alone", "not run"
+]
 Record = dict[str, Any]
 
 
@@ -26,6 +28,7 @@ class Row:
     unit: str
     ours: float | None  # None: not run
     paper: float | None = None  # None: the paper does not say
+    at_most: float | None = None  # a bound on ours
     tolerance: float = 0.0  # how far two numbers may lie apart and still be the same
     deviation: float | None = None  # over the seeds
     paper_deviation: float | None = None
@@ -42,6 +45,8 @@ class Row:
         """Say at a glance how ours relates to the paper's."""
         if self.ours is None:
             return "not run"
+        if self.at_most is not None:
+            return "holds" if self.ours <= self.at_most + self.tolerance else "differs"
         if self.paper is None:
             return "scaled down" if self.scaled_down else "ours alone"
         apart = self.ours - self.paper

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache, partial
 
+from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment
 from mimonets.experiments.figures import DRAWINGS
 from mimonets.experiments.plan import load_plan
 from mimonets.experiments.trained import measure_plan
+from mimonets.theory import plot_bounds, plot_relu_kernel
 
 
 def trained(name: str) -> Experiment:
@@ -50,12 +52,40 @@ def cost_mimoformer() -> Experiment:
     )
 
 
+def bounds() -> Experiment:
+    """Make the experiment that holds the theorems to simulation."""
+    return Experiment(
+        name="bounds",
+        source="appendices A, D and G",
+        title="The theorems: every bound beside a simulation of what it bounds",
+        effort="seconds",
+        needs_gpu=False,
+        measure=measure_bounds,
+        draw=lambda record, path: plot_bounds(record["report"], path),
+    )
+
+
+def relu_kernel() -> Experiment:
+    """Make the figure of the ReLU kernel."""
+    return Experiment(
+        name="relu-kernel",
+        source="appendix C, figure of the ReLU kernel",
+        title="The kernel of ReLU features, its closed form and its approximation",
+        effort="seconds",
+        needs_gpu=False,
+        measure=measure_relu_kernel,
+        draw=lambda record, path: plot_relu_kernel(record["report"], path),
+    )
+
+
 MAKERS: dict[str, Callable[[], Experiment]] = {
     "cifar": partial(trained, "cifar"),
     "mnist": partial(trained, "mnist"),
     "svhn": partial(trained, "svhn"),
     "lra": partial(trained, "lra"),
     "synthetic": partial(trained, "synthetic"),
+    "bounds": bounds,
+    "relu-kernel": relu_kernel,
     "cost-mimoconv": cost_mimoconv,
     "dynamic": partial(trained, "dynamic"),
     "isometry": partial(trained, "isometry"),

@@ -11,6 +11,7 @@ from mimonets.experiments.experiment import Experiment, Record, verdicts
 STYLES = {
     "reproduced": "green",
     "bettered": "bold green",
+    "holds": "green",
     "scaled down": "yellow",
     "differs": "red",
     "not run": "dim",
@@ -31,7 +32,9 @@ def record_table(record: Record) -> Table:
             row["what"],
             row["unit"],
             written(row, "ours", "deviation"),
-            written(row, "paper", "paper_deviation"),
+            f"≤ {row['at_most']:.3g}"
+            if "at_most" in row
+            else written(row, "paper", "paper_deviation"),
             str(row.get("seeds", "")),
             f"[{STYLES.get(row['verdict'], 'none')}]{row['verdict']}[/]",
             row.get("note", ""),

@@ -4,13 +4,18 @@ from pathlib import Path
 from typing import Any
 
 
-def new_axes(width: float = 6.4, height: float = 4.2) -> tuple[Any, Any]:
-    """Make a figure with one pair of axes; raises ValueError if matplotlib is missing."""
+def new_figure(width: float = 6.4, height: float = 4.2) -> Any:
+    """Make an empty figure; raises ValueError if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("Plots need matplotlib: pip install 'mimonets[plot]'.") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def new_axes(width: float = 6.4, height: float = 4.2) -> tuple[Any, Any]:
+    """Make a figure with one pair of axes."""
+    figure = new_figure(width, height)
     return figure, figure.add_subplot()
 
 

@@ -1,0 +1,197 @@
+"""``mimonets bounds``: the paper's theorems as numbers, and a planner for widths."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+DESCRIPTION = """\
+Evaluate every bound of the paper in an example and simulate what it bounds: blessing of
+dimensionality, dictionary cleanup, FAVOR+S between streams, ReLU kernel, norms of Hadamard
+products, Hoeffding. Bounds marked "ours" are not in the paper. A bound above 1 says nothing.
+"""
+EPILOG = """\
+examples:
+  mimonets bounds                                  every bound beside its simulation
+  mimonets bounds --out bounds.json --plot bounds.png --plot-kernel relu-kernel.png
+  mimonets reproduce bounds                        the same for the record, into results/
+  mimonets bounds plan --dim 64 --streams 4        what a width carries, what it does not
+  mimonets bounds plan --dim 512 --streams 16 --items 100 --tokens 1024 --probability 0.01
+"""
+PLAN_DESCRIPTION = """\
+Say how likely streams interfere at a width, how many streams it carries for a tolerated
+probability, and what width a number of streams needs. For random keys, added up and read again:
+the last lines say what that leaves out.
+"""
+SIGNS = {"bound": "≤", "closed form": "=", "approximation": "≈"}
+
+
+def add_bounds(subparsers: Any) -> None:
+    """Describe ``bounds`` and ``bounds plan``."""
+    plain = argparse.RawDescriptionHelpFormatter
+    bounds = subparsers.add_parser(
+        "bounds",
+        help="the paper's theorems as numbers, each beside a simulation; plan a width",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=plain,
+    )
+    bounds.add_argument("--seed", type=int, default=0, help="of the simulations (%(default)s)")
+    bounds.add_argument(
+        "--samples", type=int, default=5_000, help="draws per simulated number (%(default)s)"
+    )
+    bounds.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
+    bounds.add_argument("--plot", metavar="FILE", help="also draw bounds and simulations")
+    bounds.add_argument("--plot-kernel", metavar="FILE", help="also draw the ReLU kernel")
+    bounds.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    bounds.set_defaults(run=run_bounds)
+
+    topics = bounds.add_subparsers(dest="topic", title="the planner", metavar="[plan]")
+    plan = topics.add_parser(
+        "plan",
+        help="how many streams a width carries, and what width they need",
+        description=PLAN_DESCRIPTION,
+        formatter_class=plain,
+    )
+    plan.add_argument(
+        "--dim", type=int, required=True, metavar="D", help="width of the keys, such as 64"
+    )
+    plan.add_argument("--streams", type=int, required=True, metavar="N", help="inputs per pass")
+    for name, default, meaning in (
+        ("--angle", 70.0, "keys interfere within this angle, in degrees"),
+        ("--probability", 0.05, "how much interference is tolerated"),
+        ("--alpha", 0.5, "a value or score may be off by this share of itself"),
+        ("--cosine", 1.0, "how well value and entry, or query and key, are aligned"),
+    ):
+        plan.add_argument(name, type=float, default=default, help=f"{meaning} (%(default)s)")
+    for name, count, meaning in (
+        ("--items", 10, "dictionary entries, or classes"),
+        ("--tokens", 1, "keys that one query is compared with"),
+    ):
+        plan.add_argument(name, type=int, default=count, help=f"{meaning} (%(default)s)")
+    # SUPPRESS: a default here would undo the flag of "bounds --json plan".
+    plan.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead"
+    )
+    plan.set_defaults(run=run_plan)
+
+
+def run_bounds(args: argparse.Namespace) -> None:
+    """Simulate every bound; print, write and draw it."""
+    from mimonets.cli.commands import make_console, print_json, progress
+    from mimonets.evaluation.environment import environment
+    from mimonets.theory import plot_bounds, plot_relu_kernel, theory_report
+    from mimonets.theory.report import STEPS
+
+    with progress("simulating", len(STEPS)) as advance:
+        report = theory_report(args.seed, args.samples, advance)
+    record = {"environment": environment(), **report}
+    if args.json:
+        print_json(record)
+    else:
+        make_console().print(bounds_table(report))
+    written = []
+    if args.out:
+        path = Path(args.out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        written.append(path)
+    if args.plot:
+        written.append(plot_bounds(report, args.plot))
+    if args.plot_kernel:
+        written.append(plot_relu_kernel(report, args.plot_kernel))
+    if written and not args.json:
+        print("Written: " + ", ".join(map(str, written)))
+
+
+def run_plan(args: argparse.Namespace) -> None:
+    """Answer what a width carries."""
+    from mimonets.cli.commands import make_console, print_json
+    from mimonets.theory import plan
+
+    found = plan(
+        args.dim,
+        args.streams,
+        angle=args.angle,
+        probability=args.probability,
+        alpha=args.alpha,
+        cosine=args.cosine,
+        items=args.items,
+        tokens=args.tokens,
+    )
+    if args.json:
+        print_json(found.as_dict())
+        return
+    console = make_console()
+    console.print(plan_table(found))
+    console.print(
+        f"Two random keys of width {found.dim} are within {found.angle:g}° (or beyond "
+        f"{180 - found.angle:g}°) with probability {number(found.pair_probability)} if bipolar; "
+        f"the bound says at most {number(found.pair_bound)}.",
+        highlight=False,
+    )
+    console.print("\nWhat these bounds do not cover:", highlight=False)
+    for text in found.not_covered:
+        console.print(f"* {text}", highlight=False)
+
+
+def bounds_table(report: dict[str, Any]) -> Any:
+    """Lay out every bound, its setting and its simulation."""
+    from rich.table import Table
+
+    table = Table(
+        title="Bounds (≤), closed forms (=) and approximations (≈), and what simulation finds",
+        caption="source: appendix of the paper; ±: standard error; a bound above 1 says nothing",
+    )
+    for name in ("formula", "source", "setting"):
+        table.add_column(name)
+    for name in ("value", "simulated", "±"):
+        table.add_column(name, justify="right")
+    for row in report["rows"]:
+        simulated = row["simulated"]
+        table.add_row(
+            row["name"],
+            row["source"],
+            row["setting"],
+            f"{SIGNS[row['kind']]} {number(row['value'])}",
+            number(simulated["mean"]),
+            f"{simulated['standard_error']:.1g}",
+        )
+    return table
+
+
+def plan_table(found: Any) -> Any:
+    """Lay out the planner's lines."""
+    from rich.table import Table
+
+    from mimonets.theory.planner import MOST_STREAMS
+
+    rows, columns = found.grid
+    table = Table(
+        title=f"Width {found.dim}, {found.num_streams} streams (attention: {rows} x {columns})",
+        caption=f"carried, needed: for a probability of at most {found.probability:g}",
+    )
+    table.add_column("what may happen")
+    table.add_column("source")
+    table.add_column("probability at most", justify="right")
+    table.add_column(f"streams width {found.dim} carries", justify="right")
+    table.add_column(f"width {found.num_streams} streams need", justify="right")
+    for line in found.lines:
+        carried = line.streams_carried
+        table.add_row(
+            line.question,
+            line.source,
+            number(line.bound) if line.bound <= 1 else "1 (says nothing)",
+            f"{carried} or more" if carried >= MOST_STREAMS else str(carried),
+            "over a million" if line.width_needed is None else str(line.width_needed),
+        )
+    return table
+
+
+def number(value: float) -> str:
+    """Write a probability with three digits.
+
+    >>> [number(value) for value in (0.78451, 0.0473533, 2.4e-7, 0.0, 23.68)]
+    ['0.785', '0.0474', '2.4e-07', '0', '23.7']
+    """
+    return f"{value:.3g}"

@@ -1,0 +1,86 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mimonets.theory import plot_bounds, theory_report
+from mimonets.theory.report import STEPS
+
+COMMITTED = Path(__file__).parents[2] / "results" / "bounds.json"
+
+
+@pytest.fixture(scope="module")
+def report():
+    return theory_report()
+
+
+def numbers(data):
+    """All that was measured, in order, and all words; pytest.approx takes no nested data."""
+    if isinstance(data, dict):
+        return [item for key in data for item in [key, *numbers(data[key])]]
+    if isinstance(data, list | tuple):
+        return [item for value in data for item in numbers(value)]
+    return [data]
+
+
+def test_the_committed_record_is_what_the_command_gives(report):
+    committed = json.loads(COMMITTED.read_text())
+    found, expected = numbers(report), numbers(committed["report"])
+    assert [x for x in found if isinstance(x, str)] == [x for x in expected if isinstance(x, str)]
+    assert [x for x in found if not isinstance(x, str)] == pytest.approx(
+        [x for x in expected if not isinstance(x, str)], rel=1e-6, abs=1e-12
+    )
+
+
+def test_no_simulation_is_above_its_bound(report):
+    bounds = [row for row in report["rows"] if row["kind"] == "bound"]
+    assert len(bounds) == 25
+    for row in bounds:
+        simulated = row["simulated"]
+        assert simulated["mean"] <= row["value"] + 2 * simulated["standard_error"], row
+
+
+def test_closed_forms_are_within_monte_carlo_error(report):
+    closed = [row for row in report["rows"] if row["kind"] == "closed form"]
+    assert len(closed) == 3
+    for row in closed:
+        error = abs(row["simulated"]["mean"] - row["value"])
+        assert error < 4 * row["simulated"]["standard_error"], row
+
+
+def test_the_curves_stay_below_their_bounds_too(report):
+    curves = report["curves"]
+    pairs = [(curves["keys"], kind) for kind in ("bipolar", "Gaussian")]
+    pairs += [(curves["sums"], "simulated")]
+    pairs += [(curves["norms"], f"D={dim}") for dim in (16, 64, 256)]
+    pairs += [(curves["cleanup"][f"N={n}"], "simulated") for n in (2, 4, 8)]
+    for grid in ("2x2", "4x4"):
+        curve = curves[f"attention {grid}"]
+        for bound in curve["bounds"].values():
+            pairs.append(({"bound": bound, "simulated": curve["simulated"]}, "simulated"))
+    assert len(pairs) == 19
+    for curve, name in pairs:
+        for bound, found in zip(curve["bound"], curve[name], strict=True):
+            assert found["mean"] <= bound + 2 * found["standard_error"]
+
+
+def test_another_seed_draws_other_numbers_and_each_step_is_told():
+    steps = []
+    one = theory_report(1, samples=20, advance=lambda: steps.append(1))
+    assert len(steps) == len(STEPS)
+    assert theory_report(1, samples=20) == one
+    other = theory_report(2, samples=20)
+    assert other["rows"] != one["rows"]
+    assert [row["name"] for row in other["rows"]] == [row["name"] for row in one["rows"]]
+
+
+def test_without_matplotlib_the_install_line_is_named(report, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ValueError, match=r"pip install 'mimonets\[plot\]'"):
+        plot_bounds(report, tmp_path / "x.png")
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(ValueError, match="samples=3 are too few to count with: draw at least 10"):
+        theory_report(samples=3)
