@@ -36,7 +36,8 @@ def test_help_teaches_and_does_not_wait_for_torch():
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["cost"], ["bench"], ["recipes"], ["train"], ["evaluate"], ["demo"]]
+    "command",
+    [[], *([name] for name in ("cost bench recipes train evaluate demo bounds reproduce".split()))],
 )
 def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit) as stop:

@@ -211,6 +211,7 @@ def _run_bench(
 
 
 def print_json(data: Any) -> None:
+    """Print plain data for other programs."""
     print(json.dumps(data, indent=2))
 
 
