@@ -37,7 +37,15 @@ def test_help_teaches_and_does_not_wait_for_torch():
 
 @pytest.mark.parametrize(
     "command",
-    [[], *([name] for name in ("cost bench recipes train evaluate demo bounds reproduce".split()))],
+    [
+        [],
+        *(
+            [name]
+            for name in (
+                ["cost", "bench", "recipes", "train", "evaluate", "demo", "bounds", "reproduce"]
+            )
+        ),
+    ],
 )
 def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit) as stop:

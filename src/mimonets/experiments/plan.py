@@ -25,11 +25,16 @@ class Trial:
     recipe: str
     settings: tuple[str, ...]  # such as train.epochs=10
     seeds: tuple[int, ...]
-    modes: tuple[int, ...]  # numbers of active streams to test
+    only_modes: tuple[int, ...] | None  # numbers of active streams to test; None: all streams busy
     paper: Mapping[int, tuple[float, float | None]]  # accuracy and deviation, by mode
     group: str  # the line it belongs to in a plot
     scaled_down: bool
     note: str
+
+    @property
+    def modes(self) -> tuple[int, ...]:
+        """Numbers of active streams to test."""
+        return self.only_modes or (getattr(self.load(0).model, "num_streams", 1),)
 
     def load(self, seed: int, more: tuple[str, ...] = ()) -> Recipe:
         """Read the recipe, with the changes and the seed."""
@@ -82,8 +87,6 @@ def plan_names() -> list[str]:
 
 def _trial(content: Mapping[str, Any]) -> Trial:
     settings = tuple(f"{name}={_written(value)}" for name, value in content.get("set", {}).items())
-    recipe = load_recipe(content["recipe"], settings)
-    streams = getattr(recipe.model, "num_streams", 1)
     changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
     paper = {
         int(mode): (value[0], value[1]) if isinstance(value, list) else (value, None)
@@ -95,7 +98,7 @@ def _trial(content: Mapping[str, Any]) -> Trial:
         recipe=content["recipe"],
         settings=settings,
         seeds=tuple(range(content.get("seeds", 1))),
-        modes=tuple(content.get("modes", (streams,))),
+        only_modes=tuple(content["modes"]) if "modes" in content else None,
         paper=paper,
         group=content.get("group", ""),
         scaled_down=content.get("scaled_down", False),

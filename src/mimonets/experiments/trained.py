@@ -87,13 +87,14 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     """Compare a trial with the paper, one row per mode."""
     mine = [run for run in runs if run["trial"] == trial.name]
     rows = []
-    for mode in trial.modes:
+    modes = trial.modes
+    for mode in modes:
         found = [run["test"][str(mode)] for run in mine]
         accuracies = [100 * one["accuracy"] for one in found]
         mean, deviation = trial.paper.get(mode, (None, None))
         rows.append(
             Row(
-                trial.title + (f", {mode} active" if len(trial.modes) > 1 else ""),
+                trial.title + (f", {mode} active" if len(modes) > 1 else ""),
                 "%",
                 ours=statistics.mean(accuracies) if accuracies else None,
                 paper=mean,
