@@ -9,6 +9,7 @@ from mimonets.attention.favor_s import Normalise, favor_s
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.linear import linear_attention
 from mimonets.attention.softmax import softmax_attention
+from mimonets.attention.solo import favor_solo
 
 # b batch   g groups   m, n the two stream axes   h heads   t tokens   d head size
 
@@ -18,6 +19,14 @@ class Attention(Protocol):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Attend."""
+        ...
+
+
+class StreamAttention(Attention, Protocol):
+    """An attention in superposition, which can also leave every input alone in its stream."""
+
+    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend in every stream as if the others were empty."""
         ...
 
 
@@ -68,7 +77,7 @@ class FavorS(nn.Module):
     """
 
     stream_keys: Tensor
-    chunk_size = 32  # smaller than for one stream: M x N scores per pair of tokens
+    chunk_size = 64  # smaller than for one stream: M x N scores per pair of tokens
 
     def __init__(
         self,
@@ -101,6 +110,20 @@ class FavorS(nn.Module):
             chunk_size=self.chunk_size,
         )
 
+    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with every input alone in its stream; (g, m, n, h, t, d), bound if joint."""
+        return favor_solo(
+            q,
+            k,
+            v,
+            self.stream_keys,
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            normalise=self.normalise,
+            damping=self.damping,
+        )
+
 
 class BundledFavorS(nn.Module):
     """FAVOR+S on queries, keys and values that were bundled before they were projected."""
@@ -126,4 +149,18 @@ class BundledFavorS(nn.Module):
             causal=self.causal,
             damping=self.damping,
             chunk_size=self.chunk_size,
+        )
+
+    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with every input, bound before, alone in its stream: all (g, m, n, h, t, d)."""
+        return favor_solo(
+            q,
+            k,
+            v,
+            q.new_ones(*q.shape[1:3], q.shape[-1]),
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            normalise="joint",
+            damping=self.damping,
         )

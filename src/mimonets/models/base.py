@@ -25,6 +25,7 @@ class Model(
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
     config: Any
+    takes_solo: ClassVar[bool] = False  # whether forward can leave inputs alone in their streams
 
     def __init__(self, config: Any) -> None:
         super().__init__()

@@ -3,10 +3,12 @@
 MIMONets, section 4.2 and figure 3. All share their parameters' names and shapes.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
-from mimonets.attention.modules import Attention
+from mimonets.attention.modules import Attention, StreamAttention
 from mimonets.models.sequence_config import TransformerConfig
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
@@ -20,6 +22,8 @@ class Block(nn.Module):
 
     This one runs everything per input: x is (..., t, e). For ``superpose="attention"`` the
     attention passed in works on a grid of streams, and the rest does not notice.
+
+    Blocks of streams also run ``solo``: every input bound as ever, and bundled with no other.
     """
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
@@ -40,17 +44,20 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, solo: bool = False) -> Tensor:
         """Map (..., t, e) to itself; mask: (..., t)."""
         normed = self.norm1(x)
-        x = x + self.attend(normed, normed, mask)
+        x = x + self.attend(normed, normed, mask, solo)
         return self.feed_forward(x)
 
-    def attend(self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None) -> Tensor:
+    def attend(
+        self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None, solo: bool = False
+    ) -> Tensor:
         """Project, attend and join the heads: (..., t, e) -> (..., t, e)."""
         q = self.split_heads(self.to_q(for_q))
         k, v = (self.split_heads(x) for x in self.to_kv(for_kv).chunk(2, dim=-1))
-        answers = self.attention(q, k, v, mask)  # ... h t d
+        attention = cast(StreamAttention, self.attention).solo if solo else self.attention
+        answers = attention(q, k, v, mask)  # ... h t d
         return self.dropout(self.out(answers.transpose(-3, -2).flatten(-2)))
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -86,9 +93,11 @@ class SuperposedMLPBlock(Block):
         super().__init__(config, attention)
         self.register_buffer("embedding_keys", embedding_keys)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, solo: bool = False) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
+        if solo:
+            return self.retrieve_solo(x, self.attend(normed, normed, mask, solo))
         bundle = self.bundle(x, mask, dim=1)  # g n t e
         return self.retrieve(bundle, self.attend(normed, normed, mask), x)
 
@@ -96,6 +105,11 @@ class SuperposedMLPBlock(Block):
         """Run the MLP once per n and unbind all m: (g, n, t, e) -> (g, m, n, t, e)."""
         bundle = self.feed_forward(bundle + attended)
         return bundle.unsqueeze(1) * self.keys_of(x)
+
+    def retrieve_solo(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Bind x, run the MLP once per stream and unbind: all (g, m, n, t, e)."""
+        keys = self.keys_of(x)
+        return self.feed_forward(x * keys + attended) * keys
 
     def bundle(self, x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         """Bind real tokens to their embedding keys and add up along m (1) or n (2)."""
@@ -132,8 +146,11 @@ class FullySuperposedBlock(SuperposedMLPBlock):
     The attention passed in must take bundled q (g, n, ...) and k, v (g, m, ...).
     """
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, solo: bool = False) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
+        if solo:
+            bound = normed * self.keys_of(x)
+            return self.retrieve_solo(x, self.attend(bound, bound, mask, solo))
         over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
         return self.retrieve(self.bundle(x, mask, dim=1), self.attend(over_m, over_n, mask), x)

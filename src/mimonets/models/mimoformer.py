@@ -33,6 +33,7 @@ class MIMOFormer(SequenceModel):
     kind = "mimoformer"
     config_class = MIMOFormerConfig
     config: MIMOFormerConfig
+    takes_solo = True
 
     def __init__(self, config: MIMOFormerConfig, *, generator: Generator | None = None) -> None:
         super().__init__(config)
@@ -44,11 +45,13 @@ class MIMOFormer(SequenceModel):
         mask: Tensor | None,
         active_streams: int | None,
         grid: tuple[int, int] | None = None,
+        solo: bool = False,
     ) -> Tensor:
         """Run the blocks on a grid of sequences.
 
         ``grid`` chooses a smaller grid than the model's, with its first keys: the paper's
-        curriculum starts with half of each side.
+        curriculum starts with half of each side. ``solo`` binds every sequence to the keys of its
+        stream, and bundles it with no other: it costs as much as a pass per stream.
         """
         m, n = self._check_grid(grid)
         active = check_active_streams(active_streams, m * n)
@@ -58,7 +61,7 @@ class MIMOFormer(SequenceModel):
         if mask is not None:
             mask = fold_streams(mask, m * n, active).unflatten(1, (m, n))  # g m n t
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, mask, solo)
         features = self.summarise(x, mask).flatten(1, 2)  # g (m n) e
         return unfold_streams(features, batch_size, active)
 

@@ -1,6 +1,7 @@
 """What all sequence models share: embedding, pooling and the three kinds of answers."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ class SequenceModel(Model):
         tokens: Tensor,
         mask: Tensor | None = None,
         active_streams: int | None = None,
-        **options: tuple[int, int] | None,
+        **options: Any,
     ) -> Tensor:
         """Answer each sequence, or each pair of them, in order.
 

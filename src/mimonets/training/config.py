@@ -39,6 +39,7 @@ class TrainConfig(ModelConfig):
     fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     curriculum: float = 0.0  # share of the steps on half the grid first; 1/6 for a grid of 4 x 4
+    solo: float = 0.0  # share of the steps at the start with every input alone in its stream
 
     # The optimiser and its schedule
     optimizer: OptimizerName = "sgd"
@@ -153,6 +154,7 @@ class TrainConfig(ModelConfig):
             "key_penalty": (from_, 0, below, float("inf")),
             "fast_share": (from_, 0, to, 1),
             "curriculum": (from_, 0, to, 1),
+            "solo": (from_, 0, to, 1),
             "grad_filter": (above, 1, below, float("inf")),
             "max_skip_share": (above, 0, to, 1),
             "grad_clip": (above, 0, below, float("inf")),

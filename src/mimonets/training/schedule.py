@@ -6,6 +6,7 @@ goes on draws the same.
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +29,13 @@ class StepPlan:
     inputs: int  # how many of the batch are used
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
+    solo: bool = False  # every input alone in its stream
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the model's forward takes beside the batch and the number of active streams."""
+        grid = {} if self.grid is None else {"grid": self.grid}
+        return grid | ({"solo": True} if self.solo else {})
 
 
 def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) -> StepPlan:
@@ -47,7 +55,8 @@ def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) ->
         grid = max(1, m // 2), max(1, n // 2)
         active = min(active, grid[0] * grid[1])
     inputs = config.batch_size * (active if config.per_stream else 1)
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62))
+    solo = step < config.solo * total_steps
+    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), solo)
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
