@@ -50,14 +50,16 @@ def test_each_answer_is_that_of_a_grid_of_one_with_its_streams_keys(extent, caus
         assert_close(answers[stream::6], alone(tokens[stream::6], mask=mask[stream::6]))
 
 
+@pytest.mark.parametrize("warm_up", ["solo", "exact"])
 @pytest.mark.parametrize("extent", EXTENTS)
-def test_nobody_disturbs_anybody(extent):
+def test_nobody_disturbs_anybody(extent, warm_up):
     model = former(superpose=extent).eval()
+    alone = {warm_up: True}
     tokens, mask = tokens_and_mask(12)
     changed = tokens.clone()
     changed[1:] = (changed[1:] + 1) % 11
-    answers = model(tokens, mask=mask, solo=True)
-    assert_close(model(changed, mask=mask, solo=True)[0], answers[0])
+    answers = model(tokens, mask=mask, **alone)
+    assert_close(model(changed, mask=mask, **alone)[0], answers[0])
     assert not torch.allclose(model(changed, mask=mask)[0], model(tokens, mask=mask)[0])
     assert not torch.allclose(model(tokens, mask=mask)[0], answers[0])
 
@@ -68,3 +70,29 @@ def test_a_short_group_and_few_active_streams_answer_in_order():
     answers = model(tokens, mask=mask, solo=True, active_streams=2)
     assert answers.shape == (7, 3)
     assert_close(model(tokens[2:4], mask=mask[2:4], solo=True, active_streams=2), answers[2:4])
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+def test_many_softmax_features_alone_come_near_to_exact(extent, causal):
+    options = {"superpose": extent, "causal": causal, "features": "softmax"}
+    tokens, mask = tokens_and_mask(12)
+    distance = []
+    for count in (4, 20_000):
+        model = former(num_features=count, **options).eval()
+        exact = model(tokens, mask=mask, exact=True)
+        distance.append((model(tokens, mask=mask, solo=True) - exact).norm() / exact.norm())
+    assert distance[1] < 0.01 < distance[0]
+
+
+def test_exact_is_the_transformer_with_the_same_weights():
+    size = {"vocab_size": 11, "max_length": 9, "num_classes": 3, "depth": 2, "dropout": 0.0}
+    transformer = mn.Transformer(mn.TransformerConfig(**size)).eval()
+    tokens, mask = tokens_and_mask(12)
+    for model in (
+        mn.Performer(mn.PerformerConfig(**size)),
+        mn.MIMOFormer(mn.MIMOFormerConfig(**size, grid=(2, 3), damping=False)),
+    ):
+        model.load_state_dict(transformer.state_dict(), strict=False)
+        found = model.eval()(tokens, mask=mask, exact=True)
+        assert_close(found, transformer(tokens, mask=mask))

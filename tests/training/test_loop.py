@@ -83,27 +83,27 @@ def test_sequences_start_on_half_the_grid(tmp_path):
     assert seen == [((1, 2), 4)] * 2 + [(None, 16)] * 2
 
 
-def test_sequences_start_alone_in_their_streams(tmp_path):
+def test_sequences_start_with_softmax_then_alone_then_together(tmp_path):
     model, seen = tiny_former(), []
     whole = model.encode
 
-    def spy(tokens, mask, active_streams, solo=False):
-        seen.append((solo, len(tokens)))
-        return whole(tokens, mask, active_streams, solo=solo)
+    def spy(tokens, mask, active_streams, **options):
+        seen.append((options, len(tokens)))
+        return whole(tokens, mask, active_streams, **options)
 
     model.encode = spy
-    config = sequence_config(steps=4, solo=0.5)
+    config = sequence_config(steps=4, exact=0.25, solo=0.5)
     train(model, TinySequences(4, 8), config, run_dir=tmp_path / "run")
-    assert seen == [(True, 8)] * 2 + [(False, 8)] * 2
+    assert seen == [({"exact": True}, 8), ({"solo": True}, 8), ({"solo": True}, 8), ({}, 8)]
 
 
-@pytest.mark.parametrize("cut", [1, 3], ids=["solo", "superposed"])
-def test_a_solo_warm_up_goes_on_where_it_was_cut(tmp_path, cut):
+@pytest.mark.parametrize("cut", [1, 2, 3], ids=["exact", "solo", "superposed"])
+def test_a_warm_up_goes_on_where_it_was_cut(tmp_path, cut):
     def stop_at(step):
         if step == cut:
             raise KeyboardInterrupt
 
-    config = sequence_config(epochs=2, solo=0.5, checkpoint_every=1)
+    config = sequence_config(epochs=2, exact=0.5, solo=0.25, checkpoint_every=1)
     whole, parts = tiny_former(), tiny_former()
     train(whole, TinySequences(2), config, run_dir=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_refused_before_it_starts(tmp_path):
     with pytest.raises(ValueError, match="names 3 active streams, but the model has 2"):
         train(tiny_conv(), TinyBatches(), tiny_config(modes={3: 1.0}), run_dir=tmp_path / "run")
     single = mn.Performer(mn.PerformerConfig(vocab_size=5, max_length=8, num_classes=3))
-    with pytest.raises(ValueError, match="which Performer cannot do: set train.solo=0"):
+    with pytest.raises(ValueError, match="solo=0.5 is a warm-up that Performer does not have"):
         train(single, TinySequences(size=2), sequence_config(solo=0.5), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match="holds 9 inputs, and a step is made for 8"):

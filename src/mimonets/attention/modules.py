@@ -9,7 +9,7 @@ from mimonets.attention.favor_s import Normalise, favor_s
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.linear import linear_attention
 from mimonets.attention.softmax import softmax_attention
-from mimonets.attention.solo import favor_solo
+from mimonets.attention.solo import exact_solo, favor_solo
 
 # b batch   g groups   m, n the two stream axes   h heads   t tokens   d head size
 
@@ -22,11 +22,15 @@ class Attention(Protocol):
         ...
 
 
-class StreamAttention(Attention, Protocol):
-    """An attention in superposition, which can also leave every input alone in its stream."""
+class FeatureAttention(Attention, Protocol):
+    """An attention through features, which warm-ups ask to do its work in simpler ways."""
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend with a softmax, in every stream as if the others were empty."""
+        ...
 
     def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend in every stream as if the others were empty."""
+        """Attend through features, in every stream as if the others were empty."""
         ...
 
 
@@ -63,6 +67,12 @@ class LinearAttention(nn.Module):
             causal=self.causal,
             chunk_size=self.chunk_size,
         )
+
+    solo = forward  # there is one stream, and nobody else in it
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with the softmax that the features approximate."""
+        return softmax_attention(q, k, v, mask=mask, causal=self.causal)
 
 
 class FavorS(nn.Module):
@@ -124,6 +134,15 @@ class FavorS(nn.Module):
             damping=self.damping,
         )
 
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with a softmax in every stream alone; (g, m, n, h, t, d), bound if joint."""
+        answers = exact_solo(q, k, v, mask=mask, causal=self.causal, damping=self.damping)
+        if self.normalise == "stream":
+            return answers
+        m, n = q.shape[1:3]
+        keys = self.stream_keys.view(*self.stream_keys.shape[:2], -1, self.stream_keys.shape[-1])
+        return answers * keys[:m, :n].unsqueeze(-2).to(v.dtype)
+
 
 class BundledFavorS(nn.Module):
     """FAVOR+S on queries, keys and values that were bundled before they were projected."""
@@ -164,3 +183,7 @@ class BundledFavorS(nn.Module):
             normalise="joint",
             damping=self.damping,
         )
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with a softmax, every input, bound before, alone in its stream."""
+        return exact_solo(q, k, v, mask=mask, causal=self.causal, damping=self.damping)

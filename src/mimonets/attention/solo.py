@@ -1,10 +1,11 @@
-"""FAVOR+S with every input alone in its stream: what the solo warm-up trains. Beyond the paper."""
+"""A grid of streams with every input alone: what the warm-ups train. Beyond the paper."""
 
 from torch import Tensor
 
 from mimonets.attention.favor_s import Normalise, check_streams
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.linear import linear_attention
+from mimonets.attention.softmax import softmax_attention
 from mimonets.attention.sums import accumulation_dtype
 
 # g groups   m, n the two stream axes   h heads   t tokens   d head size
@@ -65,3 +66,39 @@ def favor_solo(
         chunk_size=chunk_size,
     ).unflatten(0, v.shape[:3])
     return answers * keys if normalise == "stream" else answers
+
+
+def exact_solo(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    damping: bool = True,
+) -> Tensor:
+    r"""Attend in every stream of the grid alone, with the softmax that features approximate.
+
+    .. math:: o_i = \sum_j v_j \, \frac{\exp(\langle k_j, q_i \rangle / (M N \sqrt D))}
+                                        {\sum_l \exp(\langle k_l, q_i \rangle / (M N \sqrt D))}
+
+    Binding is missing because nothing notices it: signs leave <q, k> as it is and are undone in the
+    answer. This is what :func:`favor_solo` with :class:`SoftmaxFeatures` tends to as their number
+    grows. M N is the damping, for q and k; without it there is none.
+
+    Args:
+        q: (g, m, n, h, t, d).
+        k: (g, m, n, h, t, d).
+        v: (g, m, n, h, t, d); if it is bound, so is the answer.
+        mask: (g, m, n, t), True = real token.
+        causal: Sum over j <= i only.
+        damping: Whether to multiply q and k by (M N)^(-1/2).
+    """
+    scale = (q.shape[1] * q.shape[2]) ** -1.0 if damping else 1.0
+    return softmax_attention(
+        (q * scale).flatten(0, 2),
+        k.flatten(0, 2),
+        v.flatten(0, 2),
+        mask=None if mask is None else mask.flatten(0, 2),
+        causal=causal,
+    ).unflatten(0, v.shape[:3])

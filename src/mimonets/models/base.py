@@ -25,7 +25,7 @@ class Model(
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
     config: Any
-    takes_solo: ClassVar[bool] = False  # whether forward can leave inputs alone in their streams
+    warm_ups: ClassVar[frozenset[str]] = frozenset()  # simpler ways to run that forward takes
 
     def __init__(self, config: Any) -> None:
         super().__init__()

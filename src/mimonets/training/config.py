@@ -39,7 +39,8 @@ class TrainConfig(ModelConfig):
     fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     curriculum: float = 0.0  # share of the steps on half the grid first; 1/6 for a grid of 4 x 4
-    solo: float = 0.0  # share of the steps at the start with every input alone in its stream
+    exact: float = 0.0  # share of the steps, the first, with softmax attention in place of features
+    solo: float = 0.0  # share of the steps, the next, with every input alone in its stream
 
     # The optimiser and its schedule
     optimizer: OptimizerName = "sgd"
@@ -154,6 +155,7 @@ class TrainConfig(ModelConfig):
             "key_penalty": (from_, 0, below, float("inf")),
             "fast_share": (from_, 0, to, 1),
             "curriculum": (from_, 0, to, 1),
+            "exact": (from_, 0, to, 1),
             "solo": (from_, 0, to, 1),
             "grad_filter": (above, 1, below, float("inf")),
             "max_skip_share": (above, 0, to, 1),
@@ -183,6 +185,11 @@ class TrainConfig(ModelConfig):
 
     def _wrong_pairs(self) -> list[str]:
         found = []
+        if _is_number(self.exact) and _is_number(self.solo) and self.exact + self.solo > 1:
+            found.append(
+                f"exact={self.exact:g} and solo={self.solo:g} are shares of the same steps, and "
+                f"add up to more than 1."
+            )
         for name in ("momentum", "betas"):
             pair = getattr(self, name)
             if not (

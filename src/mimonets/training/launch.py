@@ -72,11 +72,12 @@ def check_fit(model: Model, batches: Batches, config: TrainConfig) -> None:
             f"curriculum={config.curriculum:g} starts with half of the grid, and {name} has none: "
             f"set train.curriculum=0."
         )
-    if config.solo and not model.takes_solo:
-        problems.append(
-            f"solo={config.solo:g} starts with every input alone in its stream, which {name} "
-            f"cannot do: set train.solo=0."
-        )
+    for warm_up, share in (("exact", config.exact), ("solo", config.solo)):
+        if share and warm_up not in model.warm_ups:
+            problems.append(
+                f"{warm_up}={share:g} is a warm-up that {name} does not have: "
+                f"set train.{warm_up}=0."
+            )
     top = max(config.evaluate_modes or (1,))
     if top > model.num_streams:
         problems.append(

@@ -103,7 +103,7 @@ def train(
             for data in batches.epoch(epoch, start):
                 check_batch(data, model, config, last=(state.step + 1) % len(batches) == 0)
 
-                # Mostly fast, sometimes slow; first perhaps solo, or on half of the grid.
+                # Mostly fast, sometimes slow; warm-ups come first.
                 plan = plan_step(config, model, state.step, total_steps)
                 seed_step(plan.seed + fabric.global_rank)
                 batch = Batch.of(data, fabric.device, plan.inputs).mix(plan.share)

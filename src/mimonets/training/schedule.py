@@ -29,13 +29,13 @@ class StepPlan:
     inputs: int  # how many of the batch are used
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
-    solo: bool = False  # every input alone in its stream
+    warm_up: str | None = None  # the simpler way to run that this step takes: exact or solo
 
     @property
     def options(self) -> dict[str, Any]:
         """What the model's forward takes beside the batch and the number of active streams."""
         grid = {} if self.grid is None else {"grid": self.grid}
-        return grid | ({"solo": True} if self.solo else {})
+        return grid | ({} if self.warm_up is None else {self.warm_up: True})
 
 
 def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) -> StepPlan:
@@ -55,8 +55,12 @@ def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) ->
         grid = max(1, m // 2), max(1, n // 2)
         active = min(active, grid[0] * grid[1])
     inputs = config.batch_size * (active if config.per_stream else 1)
-    solo = step < config.solo * total_steps
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), solo)
+    warm_up = None
+    if step < config.exact * total_steps:
+        warm_up = "exact"
+    elif step < (config.exact + config.solo) * total_steps:
+        warm_up = "solo"
+    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
