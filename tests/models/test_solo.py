@@ -75,7 +75,7 @@ def test_a_short_group_and_few_active_streams_answer_in_order():
 @pytest.mark.parametrize("extent", EXTENTS)
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 def test_many_softmax_features_alone_come_near_to_exact(extent, causal):
-    options = {"superpose": extent, "causal": causal, "features": "softmax"}
+    options = {"superpose": extent, "causal": causal, "features": "softmax", "damping": False}
     tokens, mask = tokens_and_mask(12)
     distance = []
     for count in (4, 20_000):
@@ -91,7 +91,7 @@ def test_exact_is_the_transformer_with_the_same_weights():
     tokens, mask = tokens_and_mask(12)
     for model in (
         mn.Performer(mn.PerformerConfig(**size)),
-        mn.MIMOFormer(mn.MIMOFormerConfig(**size, grid=(2, 3), damping=False)),
+        mn.MIMOFormer(mn.MIMOFormerConfig(**size, grid=(2, 3))),
     ):
         model.load_state_dict(transformer.state_dict(), strict=False)
         found = model.eval()(tokens, mask=mask, exact=True)

@@ -136,7 +136,7 @@ class FavorS(nn.Module):
 
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with a softmax in every stream alone; (g, m, n, h, t, d), bound if joint."""
-        answers = exact_solo(q, k, v, mask=mask, causal=self.causal, damping=self.damping)
+        answers = exact_solo(q, k, v, mask=mask, causal=self.causal)
         if self.normalise == "stream":
             return answers
         m, n = q.shape[1:3]
@@ -186,4 +186,4 @@ class BundledFavorS(nn.Module):
 
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with a softmax, every input, bound before, alone in its stream."""
-        return exact_solo(q, k, v, mask=mask, causal=self.causal, damping=self.damping)
+        return exact_solo(q, k, v, mask=mask, causal=self.causal)

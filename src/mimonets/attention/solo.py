@@ -69,22 +69,13 @@ def favor_solo(
 
 
 def exact_solo(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    damping: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    r"""Attend in every stream of the grid alone, with the softmax that features approximate.
-
-    .. math:: o_i = \sum_j v_j \, \frac{\exp(\langle k_j, q_i \rangle / (M N \sqrt D))}
-                                        {\sum_l \exp(\langle k_l, q_i \rangle / (M N \sqrt D))}
+    r"""Attend in every stream of the grid alone, with a softmax: :func:`softmax_attention`.
 
     Binding is missing because nothing notices it: signs leave <q, k> as it is and are undone in the
-    answer. This is what :func:`favor_solo` with :class:`SoftmaxFeatures` tends to as their number
-    grows. M N is the damping, for q and k; without it there is none.
+    answer. Without damping, :func:`favor_solo` with :class:`SoftmaxFeatures` tends to this as their
+    number grows. There is none here: a Transformer with these weights gives the same answers.
 
     Args:
         q: (g, m, n, h, t, d).
@@ -92,13 +83,9 @@ def exact_solo(
         v: (g, m, n, h, t, d); if it is bound, so is the answer.
         mask: (g, m, n, t), True = real token.
         causal: Sum over j <= i only.
-        damping: Whether to multiply q and k by (M N)^(-1/2).
     """
-    scale = (q.shape[1] * q.shape[2]) ** -1.0 if damping else 1.0
     return softmax_attention(
-        (q * scale).flatten(0, 2),
-        k.flatten(0, 2),
-        v.flatten(0, 2),
+        *(x.flatten(0, 2) for x in (q, k, v)),
         mask=None if mask is None else mask.flatten(0, 2),
         causal=causal,
     ).unflatten(0, v.shape[:3])
