@@ -96,3 +96,20 @@ def test_exact_is_the_transformer_with_the_same_weights():
         model.load_state_dict(transformer.state_dict(), strict=False)
         found = model.eval()(tokens, mask=mask, exact=True)
         assert_close(found, transformer(tokens, mask=mask))
+
+
+@pytest.mark.parametrize("active", [3, 2, 1])
+def test_an_image_alone_has_the_pass_of_a_superposition_with_empty_others(active):
+    torch.manual_seed(0)
+    size = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 4}
+    model = mn.MIMOConv(mn.MIMOConvConfig(**size, num_streams=3)).eval()
+    images = torch.randn(7, 1, 8, 8)
+    answers = model(images, active_streams=active, solo=True)
+    for index, image in enumerate(images):
+        first = index - index % active
+        group = min(active, len(images) - first)
+        streams = model.stem(image.unsqueeze(0)).new_zeros(1, group, *model.stem(images).shape[1:])
+        streams[:, index - first] = model.stem(image.unsqueeze(0))
+        pooled = model.trunk(model.binding(streams), group)
+        own = model.unbinding(pooled, group)[0, index - first]
+        assert_close(answers[index], model.classifier(own))

@@ -116,6 +116,17 @@ def test_a_warm_up_goes_on_where_it_was_cut(tmp_path, cut):
     assert not same_weights(whole, never)
 
 
+def test_images_may_start_alone_too(tmp_path):
+    trained = {}
+    for solo in (0.0, 0.5, 1.0):
+        trained[solo] = tiny_conv()
+        config = tiny_config(epochs=1, solo=solo)
+        result = train(trained[solo], TinyBatches(), config, run_dir=tmp_path / str(solo))
+        assert result.skipped == 0
+    assert not same_weights(trained[0.0], trained[0.5])
+    assert not same_weights(trained[0.5], trained[1.0])
+
+
 def test_batch_size_may_count_all_inputs_of_a_step(tmp_path):
     model = tiny_former()
     config = sequence_config(epochs=1, batch_size=8, per_stream=False, fast_share=0.5)
