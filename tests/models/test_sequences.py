@@ -180,6 +180,7 @@ def test_pairs_must_be_pairs():
         ({"head": "next_token"}, "set causal=True"),
         ({"pooling": "cls", "causal": True}, "use pooling='mean'"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
+        ({"embedding_std": 0.0}, "embedding_std=0.0 must be a number above 0"),
         ({"grid": (2, 0)}, r"grid=\(2, 0\) must be two whole numbers"),
         ({"grid": (2,)}, "two whole numbers"),
         ({"superpose": "mlp"}, "choose from attention, attention.mlp, attention.mlp.qkv"),
@@ -464,3 +465,11 @@ def test_bf16_autocast_trains_without_nan_for_200_steps_on_long_sequences(featur
         optimizer.step()
         assert loss.isfinite(), step
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_embeddings_start_with_the_deviation_of_the_config():
+    wide = transformer(vocab_size=200, dim=50, embedding_std=0.5).embedding
+    for weight in (wide.tokens.weight, transformer(max_length=200, dim=50).embedding.positions):
+        assert weight.std().item() == pytest.approx(
+            0.5 if weight is wide.tokens.weight else 0.02, rel=0.05
+        )

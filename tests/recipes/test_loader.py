@@ -63,6 +63,24 @@ def test_every_row_of_the_papers_tables_has_a_recipe():
             assert f"{task}-{network}" in names
 
 
+@pytest.mark.parametrize("task", ["recall", "induction"])
+@pytest.mark.parametrize(
+    "network", ["transformer", "performer", "mimoformer-n2", "mimoformer-n2-dpfp"]
+)
+def test_synthetic_tasks_keep_the_papers_sizes_and_its_training_as_a_variant(task, network):
+    ours, papers = load_recipe(f"{task}-{network}"), load_recipe(f"{task}-{network}-paper")
+    for recipe in (ours, papers):
+        model, batch = recipe.model, (recipe.train.batch_size, recipe.train.per_stream)
+        assert (model.depth, model.heads, model.dim, model.hidden_dim) == (2, 1, 32, 128)
+        assert batch == (32, False)
+        assert recipe.data.sizes is None
+    told = papers.train
+    assert (told.epochs, told.lr, told.weight_decay) == (400, 5e-4, 0.1)
+    assert (told.exact, told.solo, papers.model.embedding_std) == (0, 0, 0.02)
+    assert ours.train.epochs < told.epochs
+    assert ours.train.exact + ours.train.solo < 0.5
+
+
 @pytest.mark.parametrize(
     ("task", "expected"),
     [

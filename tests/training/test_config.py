@@ -27,6 +27,8 @@ def test_every_mistake_is_named_at_once():
         ({"modes": {1: 0.5, 4: 0.4}}, "shares that add up to 1"),
         ({"modes": {0: 1.0}}, "numbers of active streams"),
         ({"fast_share": 1.1}, "at least 0 and at most 1"),
+        ({"solo": -0.1}, "solo=-0.1 must be a number at least 0 and at most 1"),
+        ({"exact": 0.6, "solo": 0.5}, "add up to more than 1"),
         ({"label_smoothing": True}, "label_smoothing=True must be a number"),
         ({"betas": 0.9}, "betas=0.9 must be two numbers"),
         ({"evaluate_modes": ()}, "must list numbers"),

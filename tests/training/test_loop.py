@@ -2,6 +2,7 @@ import json
 import statistics
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -80,6 +81,50 @@ def test_sequences_start_on_half_the_grid(tmp_path):
     config = sequence_config(steps=4, curriculum=0.5)
     train(model, TinySequences(4, 16), config, run_dir=tmp_path / "run")
     assert seen == [((1, 2), 4)] * 2 + [(None, 16)] * 2
+
+
+def test_sequences_start_with_softmax_then_alone_then_together(tmp_path):
+    model, seen = tiny_former(), []
+    whole = model.encode
+
+    def spy(tokens, mask, active_streams, **options):
+        seen.append((options, len(tokens)))
+        return whole(tokens, mask, active_streams, **options)
+
+    model.encode = spy
+    config = sequence_config(steps=4, exact=0.25, solo=0.5)
+    train(model, TinySequences(4, 8), config, run_dir=tmp_path / "run")
+    assert seen == [({"exact": True}, 8), ({"solo": True}, 8), ({"solo": True}, 8), ({}, 8)]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3], ids=["exact", "solo", "superposed"])
+def test_a_warm_up_goes_on_where_it_was_cut(tmp_path, cut):
+    def stop_at(step):
+        if step == cut:
+            raise KeyboardInterrupt
+
+    config = sequence_config(epochs=2, exact=0.5, solo=0.25, checkpoint_every=1)
+    whole, parts = tiny_former(), tiny_former()
+    train(whole, TinySequences(2), config, run_dir=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(parts, TinySequences(2, before=stop_at), config, run_dir=tmp_path / "cut")
+    parts = tiny_former()
+    train(parts, TinySequences(2), config, run_dir=tmp_path / "cut", resume=True)
+    assert same_weights(whole, parts)
+    never = tiny_former()
+    train(never, TinySequences(2), replace(config, solo=0.0), run_dir=tmp_path / "never")
+    assert not same_weights(whole, never)
+
+
+def test_images_may_start_alone_too(tmp_path):
+    trained = {}
+    for solo in (0.0, 0.5, 1.0):
+        trained[solo] = tiny_conv()
+        config = tiny_config(epochs=1, solo=solo)
+        result = train(trained[solo], TinyBatches(), config, run_dir=tmp_path / str(solo))
+        assert result.skipped == 0
+    assert not same_weights(trained[0.0], trained[0.5])
+    assert not same_weights(trained[0.5], trained[1.0])
 
 
 def test_batch_size_may_count_all_inputs_of_a_step(tmp_path):
@@ -179,6 +224,9 @@ def test_what_does_not_fit_is_refused_before_it_starts(tmp_path):
         train(tiny_former(), TinySequences(), tiny_config(), run_dir=tmp_path / "run")
     with pytest.raises(ValueError, match="names 3 active streams, but the model has 2"):
         train(tiny_conv(), TinyBatches(), tiny_config(modes={3: 1.0}), run_dir=tmp_path / "run")
+    single = mn.Performer(mn.PerformerConfig(vocab_size=5, max_length=8, num_classes=3))
+    with pytest.raises(ValueError, match="solo=0.5 is a warm-up that Performer does not have"):
+        train(single, TinySequences(size=2), sequence_config(solo=0.5), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match="holds 9 inputs, and a step is made for 8"):
         train(tiny_conv(), TinyBatches(4, 9), tiny_config(), run_dir=tmp_path / "size")

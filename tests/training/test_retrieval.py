@@ -13,9 +13,9 @@ from training.tiny import TinySequences, same_weights, sequence_config, tiny_dat
 def test_it_takes_a_share_of_the_first_steps_and_changes_nothing_else():
     model, config = tiny_datamux(), sequence_config(retrieval=0.3)
     plans = [plan_step(config, model, step, 10) for step in range(10)]
-    assert [plan.retrieval for plan in plans] == [True] * 3 + [False] * 7
+    assert [plan.warm_up for plan in plans] == ["retrieval"] * 3 + [None] * 7
     without = [plan_step(sequence_config(), model, step, 10) for step in range(10)]
-    assert not any(plan.retrieval for plan in without)
+    assert not any(plan.warm_up for plan in without)
     assert [plan.seed for plan in plans] == [plan.seed for plan in without]
 
 
@@ -72,7 +72,9 @@ def test_a_run_that_was_cut_off_while_it_warmed_up_ends_with_the_same_weights(tm
 
 
 def test_models_that_cannot_and_shares_that_are_none_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="retrieval=0.1 .* MIMOFormer cannot: set train.retriev"):
+    with pytest.raises(
+        ValueError, match="retrieval=0.1 .* MIMOFormer does not have: set train.retr"
+    ):
         train(
             tiny_former(), TinySequences(), sequence_config(retrieval=0.1), run_dir=tmp_path / "run"
         )

@@ -113,6 +113,15 @@ def test_a_step_is_decided_by_seed_and_number():
     assert sum(plan.share for plan in plans) / 2000 == pytest.approx(0.5, abs=0.03)
 
 
+def test_warm_ups_take_the_first_shares_of_the_steps():
+    config, model = sequence_config(exact=0.2, solo=0.3), tiny_former()
+    plans = [plan_step(config, model, step, 10) for step in range(10)]
+    assert [plan.warm_up for plan in plans] == ["exact"] * 2 + ["solo"] * 3 + [None] * 5
+    assert [plan.options for plan in plans[1:6:2]] == [{"exact": True}, {"solo": True}, {}]
+    both = plan_step(sequence_config(solo=0.3, curriculum=0.5), model, 0, 10)
+    assert both.options == {"grid": (1, 1), "solo": True}
+
+
 def test_a_network_without_streams_has_one_mode():
     model = WideIsoNet(WideIsoNetConfig(depth=10, width=1, num_classes=3))
     plan = plan_step(tiny_config(mixup=0), model, 0, 1)

@@ -13,6 +13,7 @@ from mimonets.attention.features import (
 )
 from mimonets.attention.linear import linear_attention, linear_attention_step
 from mimonets.attention.softmax import softmax_attention
+from mimonets.attention.solo import exact_solo, favor_solo
 from mimonets.attention.sums import AttentionState
 
 __all__ = [
@@ -21,8 +22,10 @@ __all__ = [
     "FeatureMap",
     "ReLUFeatures",
     "SoftmaxFeatures",
+    "exact_solo",
     "favor_s",
     "favor_s_step",
+    "favor_solo",
     "linear_attention",
     "linear_attention_step",
     "orthogonal_projection",

@@ -81,7 +81,7 @@ def favor_s(
     Returns:
         (g, m, n, h, t, d) for ``"stream"``, (g, n, h, t, d) for ``"joint"``.
     """
-    stream_keys = _check(q, k, v, stream_keys, mask, normalise)
+    stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
     tokens, rows = q.shape[4], q.shape[0] * q.shape[3] * max(q.shape[1], q.shape[2])
     size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
     masks = mask_pieces(mask, size, tokens)
@@ -130,7 +130,7 @@ def favor_s_step(
     Returns:
         The answers to the new tokens, and the state for the next call.
     """
-    stream_keys = _check(q, k, v, stream_keys, mask, normalise)
+    stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
     with without_autocast(v):
         keys, damped = _binding_keys(stream_keys, v, damping)
         mixture, normaliser, after = advance(
@@ -189,7 +189,7 @@ def _separate(
     return unbound.mul_(inverse.unsqueeze(-1))
 
 
-def _check(
+def check_streams(
     q: Tensor,
     k: Tensor,
     v: Tensor,

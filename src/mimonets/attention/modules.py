@@ -9,6 +9,7 @@ from mimonets.attention.favor_s import Normalise, favor_s
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.linear import linear_attention
 from mimonets.attention.softmax import softmax_attention
+from mimonets.attention.solo import exact_solo, favor_solo
 
 # b batch   g groups   m, n the two stream axes   h heads   t tokens   d head size
 
@@ -18,6 +19,18 @@ class Attention(Protocol):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Attend."""
+        ...
+
+
+class FeatureAttention(Attention, Protocol):
+    """An attention through features, which warm-ups ask to do its work in simpler ways."""
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend with a softmax, in every stream as if the others were empty."""
+        ...
+
+    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend through features, in every stream as if the others were empty."""
         ...
 
 
@@ -55,6 +68,12 @@ class LinearAttention(nn.Module):
             chunk_size=self.chunk_size,
         )
 
+    solo = forward  # there is one stream, and nobody else in it
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with the softmax that the features approximate."""
+        return softmax_attention(q, k, v, mask=mask, causal=self.causal)
+
 
 class FavorS(nn.Module):
     """FAVOR+S on a grid of streams, (g, m, n, h, t, d), with keys of its own.
@@ -68,7 +87,7 @@ class FavorS(nn.Module):
     """
 
     stream_keys: Tensor
-    chunk_size = 32  # smaller than for one stream: M x N scores per pair of tokens
+    chunk_size = 64  # smaller than for one stream: M x N scores per pair of tokens
 
     def __init__(
         self,
@@ -101,6 +120,29 @@ class FavorS(nn.Module):
             chunk_size=self.chunk_size,
         )
 
+    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with every input alone in its stream; (g, m, n, h, t, d), bound if joint."""
+        return favor_solo(
+            q,
+            k,
+            v,
+            self.stream_keys,
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            normalise=self.normalise,
+            damping=self.damping,
+        )
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with a softmax in every stream alone; (g, m, n, h, t, d), bound if joint."""
+        answers = exact_solo(q, k, v, mask=mask, causal=self.causal)
+        if self.normalise == "stream":
+            return answers
+        m, n = q.shape[1:3]
+        keys = self.stream_keys.view(*self.stream_keys.shape[:2], -1, self.stream_keys.shape[-1])
+        return answers * keys[:m, :n].unsqueeze(-2).to(v.dtype)
+
 
 class BundledFavorS(nn.Module):
     """FAVOR+S on queries, keys and values that were bundled before they were projected."""
@@ -127,3 +169,21 @@ class BundledFavorS(nn.Module):
             damping=self.damping,
             chunk_size=self.chunk_size,
         )
+
+    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with every input, bound before, alone in its stream: all (g, m, n, h, t, d)."""
+        return favor_solo(
+            q,
+            k,
+            v,
+            q.new_ones(*q.shape[1:3], q.shape[-1]),
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            normalise="joint",
+            damping=self.damping,
+        )
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with a softmax, every input, bound before, alone in its stream."""
+        return exact_solo(q, k, v, mask=mask, causal=self.causal)

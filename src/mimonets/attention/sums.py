@@ -5,7 +5,7 @@ matrix A and the vector C of the normaliser. Here they are built, carried from c
 read with queries. Plain linear attention is the case m = n = 1.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -62,10 +62,11 @@ def attend(
     """
     state, parts = None, []
     if causal:
+        remember: Callable[[], AttentionState] | None = None
         for queries, (k, v, mask) in zip(q, kv, strict=True):
-            mixture, normaliser, state = advance(
-                queries, k, v, feature_map, state, mask=mask, joint=joint
-            )
+            if remember is not None:  # not for the last chunk, whose sums nobody reads
+                state = remember()
+            mixture, normaliser, remember = _advance(queries, k, v, feature_map, state, mask, joint)
             parts.append((mixture, normaliser))
     else:
         for k, v, mask in kv:
@@ -92,15 +93,8 @@ def advance(
 
     Shapes are those that :func:`attend` names.
     """
-    phi_k, peak = _key_features(k, feature_map, state, mask)
-    phi_q = feature_map.queries(q, peak)
-    added = _sums(phi_k, v, mask, joint, peak)
-    mixture, normaliser = _within(phi_q, phi_k, v, mask, joint)
-    if state is None:
-        return mixture, normaliser, added
-    state = _rescale(state, peak)
-    mixture_before, normaliser_before = _read(phi_q, _columns(state), v.shape[-1])
-    return mixture + mixture_before, normaliser + normaliser_before, _add(state, added)
+    mixture, normaliser, remember = _advance(q, k, v, feature_map, state, mask, joint)
+    return mixture, normaliser, remember()
 
 
 def reciprocal(normaliser: Tensor) -> Tensor:
@@ -175,6 +169,30 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
         )
     if tuple(mask.shape) != shape:
         raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
+
+
+def _advance(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    state: AttentionState | None,
+    mask: Tensor | None,
+    joint: bool,
+) -> tuple[Tensor, Tensor, Callable[[], AttentionState]]:
+    """Do the work of :func:`advance`; the new state is made only if it is called for."""
+    phi_k, peak = _key_features(k, feature_map, state, mask)
+    phi_q = feature_map.queries(q, peak)
+    mixture, normaliser = _within(phi_q, phi_k, v, mask, joint)
+    if state is None:
+        return mixture, normaliser, lambda: _sums(phi_k, v, mask, joint, peak)
+    before = _rescale(state, peak)
+    mixture_before, normaliser_before = _read(phi_q, _columns(before), v.shape[-1])
+    return (
+        mixture + mixture_before,
+        normaliser + normaliser_before,
+        lambda: _add(before, _sums(phi_k, v, mask, joint, peak)),
+    )
 
 
 def _absorb(

@@ -104,15 +104,16 @@ def _linear_attention_macs(
     features = layer.feature_map.num_features
     projection = getattr(layer.feature_map, "projection", None)
     maps = (m + n) * tokens * features * (0 if projection is None else dim)
-    sums = m * tokens * features * (dim + 1)  # A and C
     normalisers = 1 if joint else m
-    seen = tokens
+    summed = seen = tokens
     within = 0
     if layer.causal:
         chunk = layer.chunk_size
         sizes = [min(chunk, tokens - at) for at in range(0, tokens, chunk)]
         within = sum(m * n * size * size * (features + dim) for size in sizes)
         seen = tokens - sizes[0]  # the first chunk has nothing before it
+        summed = tokens - sizes[-1]  # and nothing comes after the last
+    sums = m * summed * features * (dim + 1)  # A and C
     reads = n * seen * features * (dim + normalisers)
     return Macs(count * (maps + sums + reads + within), count * (m + n) * tokens * features)
 

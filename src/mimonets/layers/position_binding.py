@@ -8,6 +8,7 @@ their matrices are added before, since (A + B) x = A x + B x.
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -44,6 +45,11 @@ class PositionBinding(nn.Module):
         matrices = self.as_matrices(self._bundled_keys(active))  # a d d
         weight = matrices.transpose(0, 1).flatten(1)  # d (a d)
         return F.conv2d(x.flatten(1, 2), weight[:, :, None, None])
+
+    def solo(self, x: Tensor) -> Tensor:
+        """Bind, and bundle nothing: every input alone in its streams, (g, a, d, h, w)."""
+        matrices = self.as_matrices(self._bundled_keys(x.shape[1]))  # a d d
+        return torch.einsum("aij,gajhw->gaihw", matrices, x)
 
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Turn keys into the matrices that bind with them: (a, ...) -> (a, d, d)."""

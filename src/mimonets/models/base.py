@@ -25,6 +25,7 @@ class Model(
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
     config: Any
+    warm_ups: ClassVar[frozenset[str]] = frozenset()  # simpler ways to run that forward takes
 
     def __init__(self, config: Any) -> None:
         super().__init__()

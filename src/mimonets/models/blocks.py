@@ -3,13 +3,17 @@
 MIMONets, section 4.2 and figure 3. All share their parameters' names and shapes.
 """
 
+from typing import Literal, cast
+
 import torch
 from torch import Tensor, nn
 
-from mimonets.attention.modules import Attention
+from mimonets.attention.modules import Attention, FeatureAttention
 from mimonets.models.sequence_config import TransformerConfig
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
+
+Alone = Literal["solo", "exact"]  # every input alone in its stream: through features, or a softmax
 
 
 class Block(nn.Module):
@@ -20,6 +24,8 @@ class Block(nn.Module):
 
     This one runs everything per input: x is (..., t, e). For ``superpose="attention"`` the
     attention passed in works on a grid of streams, and the rest does not notice.
+
+    With ``alone`` every input is bound as ever, and bundled with no other, for warm-ups.
     """
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
@@ -40,18 +46,25 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, alone: Alone | None = None) -> Tensor:
         """Map (..., t, e) to itself; mask: (..., t)."""
         normed = self.norm1(x)
-        x = x + self.attend(normed, normed, mask)
+        x = x + self.attend(normed, normed, mask, alone)
         return self.feed_forward(x)
 
-    def attend(self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None) -> Tensor:
+    def attend(
+        self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None, alone: Alone | None = None
+    ) -> Tensor:
         """Project, attend and join the heads: (..., t, e) -> (..., t, e)."""
         q = self.split_heads(self.to_q(for_q))
         k, v = (self.split_heads(x) for x in self.to_kv(for_kv).chunk(2, dim=-1))
-        answers = self.attention(q, k, v, mask)  # ... h t d
+        attention = self.attention if alone is None else self._attention_of(alone)
+        answers = attention(q, k, v, mask)  # ... h t d
         return self.dropout(self.out(answers.transpose(-3, -2).flatten(-2)))
+
+    def _attention_of(self, alone: Alone) -> Attention:
+        attention = cast(FeatureAttention, self.attention)
+        return attention.exact if alone == "exact" else attention.solo
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the MLP around its skip connection."""
@@ -86,9 +99,11 @@ class SuperposedMLPBlock(Block):
         super().__init__(config, attention)
         self.register_buffer("embedding_keys", embedding_keys)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, alone: Alone | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
+        if alone is not None:
+            return self.retrieve_alone(x, self.attend(normed, normed, mask, alone))
         bundle = self.bundle(x, mask, dim=1)  # g n t e
         return self.retrieve(bundle, self.attend(normed, normed, mask), x)
 
@@ -96,6 +111,11 @@ class SuperposedMLPBlock(Block):
         """Run the MLP once per n and unbind all m: (g, n, t, e) -> (g, m, n, t, e)."""
         bundle = self.feed_forward(bundle + attended)
         return bundle.unsqueeze(1) * self.keys_of(x)
+
+    def retrieve_alone(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Bind x, run the MLP once per stream and unbind: all (g, m, n, t, e)."""
+        keys = self.keys_of(x)
+        return self.feed_forward(x * keys + attended) * keys
 
     def bundle(self, x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         """Bind real tokens to their embedding keys and add up along m (1) or n (2)."""
@@ -132,8 +152,11 @@ class FullySuperposedBlock(SuperposedMLPBlock):
     The attention passed in must take bundled q (g, n, ...) and k, v (g, m, ...).
     """
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, alone: Alone | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
+        if alone is not None:
+            bound = normed * self.keys_of(x)
+            return self.retrieve_alone(x, self.attend(bound, bound, mask, alone))
         over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
         return self.retrieve(self.bundle(x, mask, dim=1), self.attend(over_m, over_n, mask), x)

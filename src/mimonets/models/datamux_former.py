@@ -121,6 +121,7 @@ class DataMUXFormer(SequenceModel):
 
     kind = "datamuxformer"
     config_class = DataMUXFormerConfig
+    warm_ups = frozenset({"retrieval"})
     config: DataMUXFormerConfig
 
     def __init__(self, config: DataMUXFormerConfig, *, generator: Generator | None = None) -> None:

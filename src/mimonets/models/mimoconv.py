@@ -49,6 +49,7 @@ class MIMOConv(ImageModel):
     kind = "mimoconv"
     config_class = MIMOConvConfig
     config: MIMOConvConfig
+    warm_ups = frozenset({"solo"})
 
     def __init__(self, config: MIMOConvConfig, *, generator: Generator | None = None) -> None:
         super().__init__(config)
@@ -67,17 +68,25 @@ class MIMOConv(ImageModel):
             nn.Linear(config.features, config.num_classes) if shared else nn.Identity()
         )
 
-    def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
+    def forward(
+        self, images: Tensor, active_streams: int | None = None, solo: bool = False
+    ) -> Tensor:
         """Classify images (b, c, h, w); returns logits (b, classes), one row per image, in order.
 
         Neighbours in the batch form groups of ``active_streams`` that share a pass. Images left
         over form a short group: they spread over all streams, so that in evaluation mode they are
         answered exactly as with ``active_streams`` equal to their number.
+
+        ``solo`` leaves every image alone in its streams, and the others empty: it costs a whole
+        pass per image, and is meant for training.
         """
         self.check_images(images)
         active = check_active_streams(active_streams, self.num_streams)
         parts = whole_and_short_groups(self.stem(images), active)  # each: g a d h w
-        bundles = [self.binding(part) for part in parts]  # g d h w
+        bind = self.binding.solo if solo else self.binding
+        bundles = [bind(part) for part in parts]  # g d h w, or g a d h w
+        if solo:
+            return self._solo_answers(bundles, active)
         if self.training:
             # One pass for all, since batch statistics of a single short group would be too noisy.
             sizes = [bundle.shape[0] for bundle in bundles]
@@ -91,6 +100,16 @@ class MIMOConv(ImageModel):
             self.unbinding(features, part.shape[1]).flatten(0, 1)
             for part, features in zip(parts, pooled, strict=True)
         ]
+        return self.classifier(torch.cat(answers))
+
+    def _solo_answers(self, bound: list[Tensor], active: int) -> Tensor:
+        """Run a pass per image, and unbind only what it holds: each (g, a, d, h, w)."""
+        answers = []
+        for part in bound:
+            groups, size = part.shape[:2]
+            pooled = self.trunk(part.flatten(0, 1), active if self.training else size)
+            streams = self.unbinding(pooled, size).unflatten(0, (groups, size))  # g a a d
+            answers.append(streams.diagonal(dim1=1, dim2=2).mT.flatten(0, 1))
         return self.classifier(torch.cat(answers))
 
     def isometry_penalty(self) -> Tensor:

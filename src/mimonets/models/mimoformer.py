@@ -3,7 +3,7 @@
 from torch import Generator, Tensor, nn
 
 from mimonets.attention.modules import BundledFavorS, FavorS
-from mimonets.models.blocks import Block, FullySuperposedBlock, SuperposedMLPBlock
+from mimonets.models.blocks import Alone, Block, FullySuperposedBlock, SuperposedMLPBlock
 from mimonets.models.sequence import SequenceModel
 from mimonets.models.sequence_config import MIMOFormerConfig
 from mimonets.models.transformer import make_features
@@ -33,6 +33,7 @@ class MIMOFormer(SequenceModel):
     kind = "mimoformer"
     config_class = MIMOFormerConfig
     config: MIMOFormerConfig
+    warm_ups = frozenset({"exact", "solo"})
 
     def __init__(self, config: MIMOFormerConfig, *, generator: Generator | None = None) -> None:
         super().__init__(config)
@@ -44,21 +45,26 @@ class MIMOFormer(SequenceModel):
         mask: Tensor | None,
         active_streams: int | None,
         grid: tuple[int, int] | None = None,
+        solo: bool = False,
+        exact: bool = False,
     ) -> Tensor:
         """Run the blocks on a grid of sequences.
 
         ``grid`` chooses a smaller grid than the model's, with its first keys: the paper's
-        curriculum starts with half of each side.
+        curriculum starts with half of each side. ``solo`` binds every sequence to the keys of its
+        stream, and bundles it with no other; ``exact`` also takes a softmax in place of the
+        features. Both cost as much as a pass per stream.
         """
         m, n = self._check_grid(grid)
         active = check_active_streams(active_streams, m * n)
         x, mask = self.embedding(tokens, mask)
+        alone: Alone | None = "exact" if exact else "solo" if solo else None
         batch_size = x.shape[0]
         x = fold_streams(x, m * n, active).unflatten(1, (m, n))  # g m n t e
         if mask is not None:
             mask = fold_streams(mask, m * n, active).unflatten(1, (m, n))  # g m n t
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, mask, alone)
         features = self.summarise(x, mask).flatten(1, 2)  # g (m n) e
         return unfold_streams(features, batch_size, active)
 

@@ -126,13 +126,14 @@ class Embedding(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.dim)
-        nn.init.normal_(self.tokens.weight, std=0.02)
+        std = config.embedding_std
+        nn.init.normal_(self.tokens.weight, std=std)
         self.positions: nn.Parameter | None = None
         if config.positions == "learned":
-            self.positions = nn.Parameter(0.02 * torch.randn(config.max_length, config.dim))
+            self.positions = nn.Parameter(std * torch.randn(config.max_length, config.dim))
         self.cls: nn.Parameter | None = None
         if config.pooling == "cls" and config.head != "next_token":
-            self.cls = nn.Parameter(0.02 * torch.randn(config.dim))
+            self.cls = nn.Parameter(std * torch.randn(config.dim))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

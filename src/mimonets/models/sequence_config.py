@@ -29,6 +29,7 @@ class TransformerConfig(ModelConfig):
     head: HeadName = "classify"  # or pair: two documents, one answer; or next_token
     pooling: PoolingName = "mean"  # over real tokens, or an added CLS token
     positions: PositionName = "learned"  # or fixed: sines and cosines
+    embedding_std: float = 0.02  # of tokens and learned positions at the start
     causal: bool = False  # tokens see only what came before them
     dropout: float = 0.1
 
@@ -40,6 +41,8 @@ class TransformerConfig(ModelConfig):
         found += self._wrong_choice("positions", get_args(PositionName))
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
+        if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:
+            found.append(f"embedding_std={self.embedding_std!r} must be a number above 0.")
         if self.head == "next_token" and not self.causal:
             found.append("head='next_token' would see its own answer: set causal=True.")
         if self.head != "next_token" and self.pooling == "cls" and self.causal:

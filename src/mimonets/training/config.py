@@ -40,6 +40,8 @@ class TrainConfig(ModelConfig):
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     retrieval: float = 0.0  # share of the steps that first name the inputs' tokens, as in DataMUX
     curriculum: float = 0.0  # share of the steps on half the grid first; 1/6 for a grid of 4 x 4
+    exact: float = 0.0  # share of the steps, the first, with softmax attention in place of features
+    solo: float = 0.0  # share of the steps, the next, with every input alone in its stream
 
     # The optimiser and its schedule
     optimizer: OptimizerName = "sgd"
@@ -101,6 +103,11 @@ class TrainConfig(ModelConfig):
         start = self.lr / 25 if self.start_lr is None else self.start_lr
         return start, self.lr, self.lr / 10_000 if self.final_lr is None else self.final_lr
 
+    @property
+    def warm_ups(self) -> dict[str, float]:
+        """Shares of the steps that run in a simpler way first, in this order."""
+        return {"retrieval": self.retrieval, "exact": self.exact, "solo": self.solo}
+
     def mode_shares(self, num_streams: int) -> dict[int, float]:
         """Share of the batches that each number of active streams gets.
 
@@ -155,6 +162,8 @@ class TrainConfig(ModelConfig):
             "fast_share": (from_, 0, to, 1),
             "retrieval": (from_, 0, to, 1),
             "curriculum": (from_, 0, to, 1),
+            "exact": (from_, 0, to, 1),
+            "solo": (from_, 0, to, 1),
             "grad_filter": (above, 1, below, float("inf")),
             "max_skip_share": (above, 0, to, 1),
             "grad_clip": (above, 0, below, float("inf")),
@@ -183,6 +192,10 @@ class TrainConfig(ModelConfig):
 
     def _wrong_pairs(self) -> list[str]:
         found = []
+        shares = self.warm_ups
+        if all(map(_is_number, shares.values())) and sum(shares.values()) > 1:
+            written = ", ".join(f"{name}={share:g}" for name, share in shares.items() if share)
+            found.append(f"{written} are shares of the same steps, and add up to more than 1.")
         for name in ("momentum", "betas"):
             pair = getattr(self, name)
             if not (

@@ -94,11 +94,12 @@ def check_fit(model: Model, batches: Batches, config: TrainConfig) -> None:
             f"curriculum={config.curriculum:g} starts with half of the grid, and {name} has none: "
             f"set train.curriculum=0."
         )
-    if config.retrieval and not hasattr(model, "retrieval_logits"):
-        problems.append(
-            f"retrieval={config.retrieval:g} starts with naming the tokens of the inputs, and "
-            f"{name} cannot: set train.retrieval=0."
-        )
+    for warm_up, share in config.warm_ups.items():
+        if share and warm_up not in model.warm_ups:
+            problems.append(
+                f"{warm_up}={share:g} is a warm-up that {name} does not have: "
+                f"set train.{warm_up}=0."
+            )
     top = max(config.evaluate_modes or (1,))
     if top > model.num_streams:
         problems.append(

@@ -103,13 +103,12 @@ def train(
             for data in batches.epoch(epoch, start):
                 check_batch(data, model, config, last=(state.step + 1) % len(batches) == 0)
 
-                # Mostly fast, sometimes slow; half of the grid while the curriculum lasts.
+                # Mostly fast, sometimes slow; warm-ups come first.
                 plan = plan_step(config, model, state.step, total_steps)
                 seed_step(plan.seed + fabric.global_rank)
                 batch = Batch.of(data, fabric.device, plan.inputs).mix(plan.share)
-                options: dict[str, Any] = {} if plan.grid is None else {"grid": plan.grid}
-                if plan.retrieval:
-                    batch, options = batch.naming_tokens(), {**options, "retrieval": True}
+                if plan.warm_up == "retrieval":
+                    batch = batch.naming_tokens()
 
                 state.statistics.remember()
                 pieces = batch.split(config.accumulate, plan.active_streams)
@@ -121,7 +120,7 @@ def train(
                             piece.inputs,
                             active_streams=plan.active_streams,
                             **piece.arguments(),
-                            **options,
+                            **plan.options,
                         )
                         loss = task_loss(logits, piece, config) * (
                             piece.scored / max(1, batch.scored)

@@ -6,6 +6,7 @@ goes on draws the same.
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +29,13 @@ class StepPlan:
     inputs: int  # how many of the batch are used
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
-    retrieval: bool = False  # name the tokens of the inputs instead of answering
+    warm_up: str | None = None  # the simpler way to run that this step takes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the model's forward takes beside the batch and the number of active streams."""
+        grid = {} if self.grid is None else {"grid": self.grid}
+        return grid | ({} if self.warm_up is None else {self.warm_up: True})
 
 
 def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) -> StepPlan:
@@ -48,8 +55,22 @@ def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) ->
         grid = max(1, m // 2), max(1, n // 2)
         active = min(active, grid[0] * grid[1])
     inputs = config.batch_size * (active if config.per_stream else 1)
-    retrieval = step < config.retrieval * total_steps
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), retrieval)
+    warm_up = warm_up_at(config, step, total_steps)
+    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
+
+
+def warm_up_at(config: TrainConfig, step: int, total_steps: int) -> str | None:
+    """Name the warm-up that a step belongs to; None once all are over.
+
+    >>> [warm_up_at(TrainConfig(exact=0.5, solo=0.25), step, 4) for step in range(4)]
+    ['exact', 'exact', 'solo', None]
+    """
+    end = 0.0
+    for name, share in config.warm_ups.items():
+        end += share
+        if step < end * total_steps:
+            return name
+    return None
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
