@@ -14,6 +14,14 @@ def test_pages_show_what_was_measured(page):
         assert make() in text
 
 
+def test_the_prose_of_the_results_states_no_number_of_its_own():
+    """What was measured stands in tables that are made from results/; the rest is words."""
+    text = (ROOT / "docs/results.md").read_text()
+    for make in PLACES["docs/results.md"]:
+        text = text.replace(make(), "")
+    assert not re.findall(r"\d+\.\d+|\d+ ?%|\d+ percent", text)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.stem)
 def test_every_result_names_its_command_commit_and_machine(path):
     where = result(path.stem)["environment"]

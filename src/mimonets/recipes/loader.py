@@ -61,7 +61,7 @@ class Recipe:
             f"#   taste   mimonets train {self.name} --taste\n"
             f"#   cost    mimonets cost {self.name}\n"
             f"#   speed   mimonets bench {self.name}\n"
-            f"#   expect  not yet measured\n"
+            f"#   expect  docs/results.md, for what has been run\n"
         ) + yaml.safe_dump(settings, sort_keys=False)
 
     def with_seed(self, seed: int) -> "Recipe":
