@@ -51,22 +51,17 @@ def draw_bars(record: Record, path: Path) -> Path:
     figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
     places = range(len(rows))
     colours = _colours(rows)
-    axes.barh(
-        places,
-        [row.get("ours", 0.0) for row in rows],
-        xerr=[row.get("deviation", 0.0) for row in rows],
-        color=[colours[row.get("group", "")] for row in rows],
-        alpha=0.75,
-        capsize=3,
-    )
-    known = [(row["paper"], place) for place, row in enumerate(rows) if "paper" in row]
-    if known:
-        axes.plot(*zip(*known, strict=True), label="paper", **PAPER_STYLE)
-        axes.legend(frameon=False, loc="lower right")
+    for place, row in enumerate(rows):
+        colour = colours[row.get("group", "")]
+        axes.barh(place, row.get("ours", 0.0), color=colour, alpha=0.75)
+        if "deviation" in row:
+            axes.errorbar(row["ours"], place, xerr=row["deviation"], color="dimgray", capsize=3)
+        if "paper" in row:
+            axes.plot(row["paper"], place, **PAPER_STYLE)
     axes.set_yticks(places, [row["what"] for row in rows], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("test accuracy, %")
+    axes.set_xlim(0, 103)
+    axes.set_xlabel("test accuracy, % (cross: the paper's)")
     axes.set_title(record["title"], fontsize=10)
     axes.grid(axis="x", alpha=0.3)
     return save_figure(figure, path)
@@ -87,9 +82,19 @@ def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float 
         if points:
             at, mean, spread = zip(*points, strict=True)
             axes.errorbar(at, mean, yerr=spread, color=colour, marker="o", capsize=3, label=group)
-    known = [(row[x] / unit, row["paper"]) for row in rows if "paper" in row and x in row]
-    if known:
-        axes.plot(*zip(*known, strict=True), label="paper", **PAPER_STYLE)
+    known = {(row[x] / unit, row["paper"]): row["what"] for row in rows[::-1] if "paper" in row}
+    for point, what in known.items():
+        axes.plot(*point, **PAPER_STYLE)
+        axes.annotate(
+            f"the paper's {what}",
+            point,
+            xytext=(-8, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+        )
 
 
 def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
