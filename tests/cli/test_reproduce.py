@@ -63,7 +63,7 @@ def test_commands_can_be_shown(capsys):
     ("arguments", "message"),
     [
         (["mnst"], "did you mean 'mnist'"),
-        (["lra"], "needs a GPU (GPU: 25 to 47 hours"),
+        (["lra"], "needs a GPU (25 to 47 hours"),
     ],
 )
 def test_wrong_turns_end_in_one_line(capsys, arguments, message, monkeypatch):

@@ -67,7 +67,8 @@ def reproduce(args: Namespace) -> None:
         return
     if experiment.needs_gpu and not (args.report or args.anyway or _has_gpu()):
         raise ValueError(
-            f"{experiment.name} needs a GPU ({experiment.effort}) and there is none here. Run "
+            f"{experiment.name} needs a GPU ({experiment.effort.removeprefix('GPU: ')}) and there is none "
+            f"here. Run "
             f"`mimonets reproduce {experiment.name}` where there is one; --commands shows the "
             f"{len(experiment.commands)} commands in it, --anyway starts them on this machine."
         )
