@@ -68,8 +68,8 @@ def reproduce(args: Namespace) -> None:
     if experiment.needs_gpu and not (args.report or args.anyway or _has_gpu()):
         time = experiment.effort.removeprefix("GPU: ")
         raise ValueError(
-            f"{experiment.name} needs a GPU ({time}) and there is none here. Run `mimonets reproduce "
-            f"{experiment.name}` where there is one; --commands shows the "
+            f"{experiment.name} needs a GPU ({time}) and there is none here. Run `mimonets "
+            f"reproduce {experiment.name}` where there is one; --commands shows the "
             f"{len(experiment.commands)} commands in it, --anyway starts them on this machine."
         )
     workplace = Workplace(
