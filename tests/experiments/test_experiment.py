@@ -18,6 +18,7 @@ from mimonets.experiments.experiment import verdicts
         (70.0, 80.4, {"tolerance": 1, "more_is_better": True}, "differs"),
         (70.0, 80.4, {"tolerance": 1, "more_is_better": True, "scaled_down": True}, "scaled down"),
         (82.0, 80.4, {"tolerance": 1, "more_is_better": True, "scaled_down": True}, "bettered"),
+        (82.0, 80.4, {"more_is_better": True, "diverged": 1}, "differs"),
     ],
 )
 def test_a_row_says_how_ours_relates_to_the_papers(ours, paper, options, verdict):

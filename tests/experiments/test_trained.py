@@ -52,6 +52,20 @@ def test_a_plan_trains_tests_and_goes_on(tmp_path):
     assert again == (rows, details)
 
 
+def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
+    wild = replace(TRIAL, name="wild", settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
+    told = []
+    plan = replace(PLAN, trials=(wild, replace(TRIAL, seeds=(0,))))
+    place = Workplace(runs=tmp_path, tell=told.append)
+    rows, details = measure_plan(plan, place)
+    assert [line.split()[0] for line in told].count("diverged") == 2
+    assert "Lower train.lr" in details["runs"][0]["diverged"]
+    assert rows[0].note == "2 of 2 seeds diverged"
+    assert rows[0].verdict == "differs"
+    assert rows[2].ours is not None
+    assert measure_plan(plan, place) == (rows, details), "what diverged is not tried again"
+
+
 def test_what_was_not_run_is_said_to_be_so(tmp_path):
     rows, details = measure_plan(PLAN, Workplace(runs=tmp_path, train=False))
     assert details["runs"] == []

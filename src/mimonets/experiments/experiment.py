@@ -38,11 +38,14 @@ class Row:
     macs: float | None = None  # per input, where accuracy is weighed against cost
     streams: int | None = None  # inputs per pass
     group: str = ""  # the line it belongs to in a plot
+    diverged: int = 0  # seeds that came to nothing and are not in the mean
     note: str = ""
 
     @property
     def verdict(self) -> Verdict:
         """Say at a glance how ours relates to the paper's."""
+        if self.diverged:
+            return "differs"
         if self.ours is None:
             return "not run"
         if self.at_most is not None:
@@ -59,6 +62,8 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """Give everything that is known as plain data."""
         known = {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        if not self.diverged:
+            del known["diverged"]
         return {**known, "verdict": self.verdict}
 
 

@@ -9,6 +9,7 @@ from mimonets.evaluation.environment import environment
 from mimonets.experiments.experiment import Record, Row, Workplace
 from mimonets.experiments.plan import Plan, Trial
 from mimonets.recipes.run import measure_run, run_recipe
+from mimonets.training import TrainingDivergedError
 from mimonets.training.run import write_text
 
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
@@ -32,12 +33,22 @@ def measure_plan(plan: Plan, workplace: Workplace) -> tuple[list[Row], Record]:
 
 
 def train_and_test(trial: Trial, seed: int, workplace: Workplace) -> None:
-    """Train one trial with one seed and measure it on the test data, unless that was done."""
+    """Train one trial with one seed and measure it on the test data, unless that was done.
+
+    A run that diverges is an outcome too: it is written down, and the others go on.
+    """
     folder = run_folder(trial, seed, workplace.runs)
+    if (folder / "diverged.json").exists():
+        return
     data = _data_override(trial, seed, workplace.data_dir)
     if not (folder / "result.json").exists():
         workplace.tell(f"training {_label(trial, seed)}")
-        run_recipe(trial.load(seed, data), folder, resume=True)
+        try:
+            run_recipe(trial.load(seed, data), folder, resume=True)
+        except TrainingDivergedError as error:
+            write_text(folder / "diverged.json", json.dumps({"reason": str(error)}) + "\n")
+            workplace.tell(f"diverged {_label(trial, seed)}: {error}")
+            return
     if not (folder / "test.json").exists():
         measured = measure_run(folder, "test", trial.modes, data)
         tested = {
@@ -54,17 +65,25 @@ def train_and_test(trial: Trial, seed: int, workplace: Workplace) -> None:
 def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     """Collect what a finished run left behind; None if it has not finished."""
     folder = run_folder(trial, seed, runs)
-    if not (folder / "test.json").exists():
+    diverged = (folder / "diverged.json").exists()
+    if not diverged and not (folder / "test.json").exists():
         return None
-    tested, result, where = (
-        json.loads((folder / name).read_text(encoding="utf-8"))
-        for name in ("test.json", "result.json", "environment.json")
-    )
+    where = _read(folder / "environment.json")
     epochs = [
         json.loads(line)
         for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ]
-    stride = -(-len(epochs) // HISTORY_ROWS)
+    stride = max(1, -(-len(epochs) // HISTORY_ROWS))
+    if diverged:
+        outcome = {"diverged": _read(folder / "diverged.json")["reason"]}
+    else:
+        result = _read(folder / "result.json")
+        outcome = {
+            "steps": result["steps"],
+            "skipped": result["skipped"],
+            "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
+            "test": _read(folder / "test.json")["modes"],
+        }
     return {
         "trial": trial.name,
         "recipe": trial.recipe,
@@ -75,10 +94,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
         "cpu": where["cpu"],
         "threads": where["threads"],
         "torch": where["torch"],
-        "steps": result["steps"],
-        "skipped": result["skipped"],
-        "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
-        "test": tested["modes"],
+        **outcome,
         "history": [_brief(row) for row in epochs[::-1][::stride][::-1]],
     }
 
@@ -86,6 +102,9 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     """Compare a trial with the paper, one row per mode."""
     mine = [run for run in runs if run["trial"] == trial.name]
+    diverged = sum("diverged" in run for run in mine)
+    mine = [run for run in mine if "test" in run]
+    note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
     modes = trial.modes
     for mode in modes:
@@ -107,7 +126,8 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 macs=found[0]["macs"] if found else None,
                 group=trial.group,
                 streams=mode,
-                note=trial.note,
+                diverged=diverged,
+                note=note,
             )
         )
     return rows
@@ -124,6 +144,10 @@ def _data_override(trial: Trial, seed: int, data_dir: Path | None) -> tuple[str,
         return ()
     own = data_dir / trial.load(seed).data.name
     return (f"data.dir={json.dumps(str(own if own.is_dir() else data_dir))}",)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _label(trial: Trial, seed: int) -> str:
