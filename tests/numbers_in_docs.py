@@ -147,7 +147,7 @@ def experiment_table(name):
         seeds = str(row["seeds"]) if row.get("seeds") else ""
         ours = written(row, "ours", "deviation") or "not run"
         cells = [row["what"], row["unit"], ours, written(row, "paper", "paper_deviation"), seeds]
-        rows.append([*cells, row["verdict"]])
+        rows.append([*cells, ": ".join(filter(None, (row["verdict"], row.get("note"))))])
     return table(["", "unit", "ours", "paper", "seeds", "verdict"], rows)
 
 

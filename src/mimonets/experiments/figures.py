@@ -39,7 +39,9 @@ def draw_against_macs(record: Record, path: Path) -> Path:
     axes.set_xscale("log", base=2)
     ticks = [8, 16, 32, 64]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xlim(min(row["macs"] for row in rows) / 1.2e6, max(row["macs"] for row in rows) / 6e5)
+    axes.set_xlim(
+        min(row["macs"] for row in rows) / 1.2e6, max(row["macs"] for row in rows) / 4.8e5
+    )
     axes.set_xlabel("MMAC per input")
     _finish(axes, record)
     return save_figure(figure, path)
