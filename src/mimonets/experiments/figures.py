@@ -108,4 +108,5 @@ def _finish(axes: Any, record: Record) -> None:
     axes.set_ylabel("test accuracy, %")
     axes.set_title(record["title"], fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)

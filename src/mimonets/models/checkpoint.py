@@ -131,7 +131,8 @@ def _read_weights(path: Path, config: dict[str, Any], device: str) -> dict[str, 
     try:
         with safe_open(str(path), framework="pt", device=device) as file:
             saved_with = json.loads((file.metadata() or {}).get("mimonets", "null"))
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Cloned: where a tensor starts in the file decides how products with it are rounded.
+            weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(
             f"{path} cannot be read ({error}): it is damaged or was cut short, fetch it again."
