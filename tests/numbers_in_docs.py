@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+from mimonets.cli.bounds import SIGNS
 from mimonets.evaluation import count_macs
 from mimonets.experiments import experiments
+from mimonets.experiments.cost import MIMOFORMER
 from mimonets.experiments.report import status, written
 from mimonets.recipes import load_recipe
 
@@ -91,14 +93,7 @@ def machine():
     return f"{cores}, PyTorch {where['torch']}"
 
 
-PAPER = {
-    "transformer": "129.8",
-    "performer": "90.5",
-    "mimoformer-n2": "84.1",
-    "mimoformer-n2-mlp": "55.0",
-    "mimoformer-n4": "80.8",
-    "mimoformer-n4-mlp": "37.2",
-}
+PAPER = {name.removeprefix("lra-text-"): parts["total"] for name, parts in MIMOFORMER.items()}
 
 
 def text_cost_rows():
@@ -206,13 +201,12 @@ def three_digits(value):
 
 
 def bounds_rows():
-    signs = {"bound": "≤", "closed form": "=", "approximation": "≈"}
     rows = [
         [
             row["name"],
             row["source"],
             row["setting"],
-            f"{signs[row['kind']]} {three_digits(row['value'])}",
+            f"{SIGNS[row['kind']]} {three_digits(row['value'])}",
             f"{three_digits(row['simulated']['mean'])} ± {row['simulated']['standard_error']:.1g}",
         ]
         for row in result("bounds")["report"]["rows"]

@@ -1,11 +1,12 @@
 """``mimonets reproduce``: the paper's tables and figures, ours beside the paper's."""
 
 import argparse
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
+
+from mimonets.cli.commands import make_console, print_json
 
 EPILOG = """\
 examples:
@@ -84,9 +85,8 @@ def reproduce(args: Namespace) -> None:
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
     if args.json:
-        print(json.dumps(record, indent=2))
+        print_json(record)
     else:
-        from mimonets.cli.commands import make_console
         from mimonets.experiments.report import record_table
 
         make_console().print(record_table(record))
@@ -111,10 +111,8 @@ def list_experiments(results: Path, *, as_json: bool) -> None:
             }
             for one in experiments().values()
         ]
-        print(json.dumps(listed, indent=2))
+        print_json(listed)
         return
-    from mimonets.cli.commands import make_console
-
     make_console().print(experiments_table(list(experiments().values()), results))
     print("Also in the paper:")
     for what, where in ELSEWHERE.items():

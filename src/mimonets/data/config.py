@@ -101,10 +101,9 @@ class DataConfig:
             "sizes": made,
             "validation": set(get_args(DataName)) - made - {"retrieval"},
         }
-        images_only = "standardise=False means nothing for"
-        found = [f"{images_only} {self.name}: leave it out."] * (
-            self.name in sequences and not self.standardise
-        )
+        found = []
+        if self.name in sequences and not self.standardise:
+            found.append(f"standardise=False means nothing for {self.name}: leave it out.")
         return found + [
             f"{setting}={getattr(self, setting)!r} means nothing for {self.name}: leave it out"
             f"{' (use sizes)' if setting == 'validation' and self.name in made else ''}."

@@ -1,6 +1,7 @@
 """What an experiment is: something to run, and numbers to put beside the paper's."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -121,7 +122,4 @@ def verdicts(record: Record) -> dict[str, int]:
     >>> verdicts({"rows": [{"verdict": "reproduced"}, {"verdict": "reproduced"}]})
     {'reproduced': 2}
     """
-    found: dict[str, int] = {}
-    for row in record["rows"]:
-        found[row["verdict"]] = found.get(row["verdict"], 0) + 1
-    return found
+    return dict(Counter(row["verdict"] for row in record["rows"]))

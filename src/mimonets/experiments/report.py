@@ -20,8 +20,8 @@ STYLES = {
 
 def record_table(record: Record) -> Table:
     """Lay out every number of ours beside the paper's."""
-    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts(record).items())
-    table = Table(title=f"{record['title']} ({record['source']})", caption=counted)
+    title = f"{record['title']} ({record['source']})"
+    table = Table(title=title, caption=count_verdicts(record))
     table.add_column("")
     for name in ("unit", "ours", "paper", "seeds"):
         table.add_column(name, justify="right")
@@ -70,5 +70,13 @@ def status(experiment: Experiment, results: Path) -> str:
     path = results / f"{experiment.name}.json"
     if not path.is_file():
         return "not run: needs a GPU" if experiment.needs_gpu else "not run"
-    record = json.loads(path.read_text(encoding="utf-8"))
+    return count_verdicts(json.loads(path.read_text(encoding="utf-8")))
+
+
+def count_verdicts(record: Record) -> str:
+    """Say how often each verdict was given.
+
+    >>> count_verdicts({"rows": [{"verdict": "holds"}, {"verdict": "differs"}]})
+    '1 holds, 1 differs'
+    """
     return ", ".join(f"{count} {verdict}" for verdict, count in verdicts(record).items())

@@ -10,7 +10,7 @@ from mimonets.experiments.experiment import Record, Row, Workplace
 from mimonets.experiments.plan import Plan, Trial
 from mimonets.recipes.run import measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
-from mimonets.training.run import write_text
+from mimonets.training.run import Run, write_text
 
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
@@ -69,10 +69,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     if not diverged and not (folder / "test.json").exists():
         return None
     where = _read(folder / "environment.json")
-    epochs = [
-        json.loads(line)
-        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    epochs = Run(folder, writes=False).history()
     stride = max(1, -(-len(epochs) // HISTORY_ROWS))
     if diverged:
         outcome = {"diverged": _read(folder / "diverged.json")["reason"]}
@@ -135,7 +132,7 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
 
 def run_folder(trial: Trial, seed: int, runs: Path) -> Path:
     """Where a run is kept."""
-    return runs / trial.name / f"seed-{seed}"
+    return runs / _label(trial, seed)
 
 
 def _data_override(trial: Trial, seed: int, data_dir: Path | None) -> tuple[str, ...]:
