@@ -86,7 +86,8 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
     """Split the parameters into those with and those without weight decay.
 
     The paper's rule (appendix D): none on the slopes and bends of activations, on stream keys and
-    on unbinding matrices. With ``decay_all=False`` none on biases, norms and embeddings either.
+    on unbinding, its bias included. With ``decay_all=False`` none on biases, norms and embeddings
+    either.
     """
     without: set[nn.Parameter] = set()
     for module in model.modules():
@@ -95,7 +96,7 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
         elif isinstance(module, PositionBinding):
             without.add(module.stream_keys)
         elif isinstance(module, StreamUnbinding):
-            without.add(module.weight)
+            without.update(module.parameters())
         elif isinstance(module, Embedding | nn.Embedding) and not config.decay_all:
             without.update(module.parameters())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
