@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mimonets import MIMOConv, MIMOConvConfig
 from mimonets.evaluation import Contender, race
-from mimonets.evaluation.environment import environment
+from mimonets.evaluation.provenance import environment
 from mimonets.layers import isometry_penalty
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mimonets.attention import ReLUFeatures
 from mimonets.attention.modules import BundledFavorS, FavorS
-from mimonets.evaluation.environment import environment
+from mimonets.evaluation.provenance import environment
 from mimonets.models import MIMOFormerConfig
 from mimonets.models.blocks import Block, FullySuperposedBlock, SuperposedMLPBlock
 from mimonets.vsa import bipolar_keys, cleanup

@@ -137,7 +137,7 @@ def test_ctrl_c_is_no_traceback(capsys, monkeypatch):
     def interrupt(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mimonets.cli.commands.recipes", interrupt)
+    monkeypatch.setattr("mimonets.cli.recipes.run", interrupt)
     code, _, err = run(capsys, "recipes")
     assert code == 130
     assert err == "mimonets: stopped\n"

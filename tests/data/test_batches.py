@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from mimonets.data import AugmentConfig, ImageBatches, ImageSet, SequenceBatches, SequenceSet
-from mimonets.data.augment import (
+from mimonets.data.images.augment import (
     centre_crop,
     channel_statistics,
     crop_at,

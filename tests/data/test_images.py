@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from mimonets.data import DataConfig, load_data
-from mimonets.data.cifar import to_grey
-from mimonets.data.idx import read_idx
+from mimonets.data.images.cifar import to_grey
+from mimonets.data.images.mnist import read_idx
 
 
 def idx(array):

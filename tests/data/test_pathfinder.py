@@ -5,9 +5,9 @@ import pytest
 from PIL import Image
 
 from mimonets.data import DataConfig, load_data
-from mimonets.data.paddles import FULL, SIZE, markers, stamps
-from mimonets.data.pathfinder import read_images
-from mimonets.data.snakes import draw_images
+from mimonets.data.sequences.paddles import FULL, SIZE, markers, stamps
+from mimonets.data.sequences.pathfinder import read_images
+from mimonets.data.sequences.snakes import draw_images
 
 STATISTICS = {
     "mean": lambda images: images.mean(axis=(1, 2)),

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from mimonets.data import IGNORED, DataConfig, load_data
-from mimonets.data.listops import TOKEN_OF, evaluate, read_tsv, tokenise
-from mimonets.data.listops_trees import sample_trees
-from mimonets.data.recall import MARK
+from mimonets.data.sequences.listops import TOKEN_OF, evaluate, read_tsv, tokenise
+from mimonets.data.sequences.listops_trees import sample_trees
+from mimonets.data.sequences.recall import MARK
 
 
 def tree_by_recursion(random, depth=1):

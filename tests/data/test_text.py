@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from mimonets.data import DataConfig, load_data
-from mimonets.data.text import to_tokens
+from mimonets.data.sequences.text import to_tokens
 
 
 def imdb_files():

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 import mimonets as mn
-from mimonets.models.datamux_conv import FEATURES
+from mimonets.models.baselines.datamux_conv import FEATURES
 from oracles import datamux_conv_by_hand
 
 

@@ -66,15 +66,16 @@ def test_even_the_shortest_training_has_a_schedule(schedule, steps, warmup):
     assert 0 <= warmup_steps(tiny_config(warmup=warmup), steps) <= steps
 
 
-def test_the_paper_spares_activations_stream_keys_and_unbinding_matrices():
+def test_the_paper_spares_activations_stream_keys_and_unbinding():
     for activation, parameter in (("prelu", "activation.weight"), ("srelu", "activation.bend")):
         model = tiny_conv(activation=activation)
         _, spared = decay_groups(model, tiny_config())
         names = {
             name for name, p in model.named_parameters() if any(p is s for s in spared["params"])
         }
-        assert {"binding.stream_keys", "unbinding.weight"} <= names
-        rest = names - {"binding.stream_keys", "unbinding.weight"}
+        keys = {"binding.stream_keys", "unbinding.weight", "unbinding.bias"}
+        assert keys <= names
+        rest = names - keys
         assert rest == {name for name, _ in model.named_parameters() if name.endswith(parameter)}
         assert spared["weight_decay"] == 0
 

@@ -26,7 +26,7 @@ the last lines say what that leaves out.
 SIGNS = {"bound": "≤", "closed form": "=", "approximation": "≈"}
 
 
-def add_bounds(subparsers: Any) -> None:
+def add_parser(subparsers: Any) -> None:
     """Describe ``bounds`` and ``bounds plan``."""
     plain = argparse.RawDescriptionHelpFormatter
     bounds = subparsers.add_parser(
@@ -78,8 +78,8 @@ def add_bounds(subparsers: Any) -> None:
 
 def run_bounds(args: argparse.Namespace) -> None:
     """Simulate every bound; print, write and draw it."""
-    from mimonets.cli.commands import make_console, print_json, progress
-    from mimonets.evaluation.environment import environment
+    from mimonets._show import make_console, print_json, progress
+    from mimonets.evaluation.provenance import environment
     from mimonets.theory import plot_bounds, plot_relu_kernel, theory_report
     from mimonets.theory.report import STEPS
 
@@ -106,7 +106,7 @@ def run_bounds(args: argparse.Namespace) -> None:
 
 def run_plan(args: argparse.Namespace) -> None:
     """Answer what a width carries."""
-    from mimonets.cli.commands import make_console, print_json
+    from mimonets._show import make_console, print_json
     from mimonets.theory import plan
 
     found = plan(

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from mimonets.cli.commands import make_console, print_json
+from mimonets._show import make_console, print_json
 
 EPILOG = """\
 examples:
@@ -52,10 +52,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--commands", action="store_true", help="print how to do it by hand")
     parser.add_argument("--anyway", action="store_true", help="without the GPU that it needs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(run=reproduce)
+    parser.set_defaults(run=run)
 
 
-def reproduce(args: Namespace) -> None:
+def run(args: Namespace) -> None:
     """List the experiments, or run one."""
     from mimonets.experiments import Workplace, find_experiment
 

@@ -3,9 +3,9 @@
 Knows no models. What is read or fetched stays as it was published; what is derived is cached.
 """
 
-from mimonets.data.augment import AugmentConfig
 from mimonets.data.batches import ImageBatches, SequenceBatches
 from mimonets.data.config import DataConfig
+from mimonets.data.images.augment import AugmentConfig
 from mimonets.data.registry import DATASETS, load_data
 from mimonets.data.sets import IGNORED, ImageSet, SequenceSet, Splits
 

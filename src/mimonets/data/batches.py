@@ -11,7 +11,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
-from mimonets.data.augment import (
+from mimonets.data.images.augment import (
     AugmentConfig,
     channel_statistics,
     crop_at,

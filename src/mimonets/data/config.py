@@ -1,8 +1,9 @@
 """Which data, from where, how much of it, and how it is split."""
 
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Literal, get_args
+
+from mimonets._config import did_you_mean
 
 DataName = Literal[
     "digits",
@@ -55,8 +56,7 @@ class DataConfig:
         problems = []
         names = get_args(DataName)
         if self.name not in names:
-            close = get_close_matches(str(self.name), names, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = did_you_mean(str(self.name), names)
             problems.append(
                 f"name={self.name!r} is not known{hint}: choose from {', '.join(names)}."
             )

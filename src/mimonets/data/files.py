@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from mimonets.data.config import DataConfig
-from mimonets.data.progress import DownloadBar
+from mimonets.data.download_bar import DownloadBar
 
 # What reading a damaged or half file raises, whatever it is packed with.
 DAMAGED = (EOFError, OSError, KeyError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)

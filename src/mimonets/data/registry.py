@@ -4,18 +4,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mimonets.data.augment import centre_crop
-from mimonets.data.cifar import load_cifar10, load_cifar100, load_grey_sequences
 from mimonets.data.config import DataConfig
-from mimonets.data.digits import load_digits
-from mimonets.data.idx import load_fashion_mnist, load_mnist
-from mimonets.data.listops import load_listops
-from mimonets.data.own import load_folder, load_npz
-from mimonets.data.pathfinder import load_pathfinder
-from mimonets.data.recall import load_induction, load_recall
+from mimonets.data.images.augment import centre_crop
+from mimonets.data.images.cifar import load_cifar10, load_cifar100, load_grey_sequences
+from mimonets.data.images.digits import load_digits
+from mimonets.data.images.mnist import load_fashion_mnist, load_mnist
+from mimonets.data.images.own import load_folder, load_npz
+from mimonets.data.images.svhn import load_svhn
+from mimonets.data.sequences.listops import load_listops
+from mimonets.data.sequences.pathfinder import load_pathfinder
+from mimonets.data.sequences.recall import load_induction, load_recall
+from mimonets.data.sequences.text import load_retrieval, load_text
 from mimonets.data.sets import Splits, hold_out, take
-from mimonets.data.svhn import load_svhn
-from mimonets.data.text import load_retrieval, load_text
 
 DATASETS: dict[str, Callable[[DataConfig], Splits[Any]]] = {
     "digits": load_digits,

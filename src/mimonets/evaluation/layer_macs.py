@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
 from mimonets.layers import PositionBinding, ShiftedReLU, StreamBatchNorm2d, StreamUnbinding
+from mimonets.models.baselines.datamux_former import GaussianMultiplexing
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
-from mimonets.models.datamux_former import GaussianMultiplexing
 
 
 class Macs(NamedTuple):

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
+from mimonets._figure import new_axes, save_figure
 from mimonets.evaluation.accuracy import ModeAccuracy
 from mimonets.evaluation.bench import BenchResult
 from mimonets.evaluation.macs import Cost
-from mimonets.figure import new_axes, save_figure
 from mimonets.models import MIMOConvConfig
 
 CONVENTIONS = {

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mimonets.evaluation.environment import environment
+from mimonets.evaluation.provenance import environment
 
 Verdict = Literal[
     "reproduced", "bettered", "holds", "differs", "scaled down", "ours alone", "not run"

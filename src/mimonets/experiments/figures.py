@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mimonets._figure import new_axes, save_figure
 from mimonets.experiments.experiment import Record
-from mimonets.figure import new_axes, save_figure
 
 PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
 

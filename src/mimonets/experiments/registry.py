@@ -1,10 +1,10 @@
 """Every table and figure that has numbers, in the paper's order, then our own."""
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
 
+from mimonets._config import did_you_mean
 from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record, Row, Workplace
@@ -94,8 +94,7 @@ def experiments() -> dict[str, Experiment]:
 def find_experiment(name: str) -> Experiment:
     """Get an experiment; an unknown name is answered with the nearest."""
     if name not in experiments():
-        close = get_close_matches(name, experiments(), n=1, cutoff=0.4)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = did_you_mean(name, experiments())
         raise ValueError(
             f"There is no experiment {name!r}{hint}: `mimonets reproduce` lists them all."
         )

@@ -5,12 +5,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from mimonets.evaluation.environment import environment
+from mimonets._files import write_text
+from mimonets.evaluation.provenance import environment
 from mimonets.experiments.experiment import Record, Row, Workplace
 from mimonets.experiments.plan import Plan, Trial
-from mimonets.recipes.run import measure_run, run_recipe
+from mimonets.recipes.execute import measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
-from mimonets.training.run import Run, write_text
+from mimonets.training.run_folder import RunFolder
 
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
@@ -69,7 +70,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     if not diverged and not (folder / "test.json").exists():
         return None
     where = _read(folder / "environment.json")
-    epochs = Run(folder, writes=False).history()
+    epochs = RunFolder(folder, writes=False).history()
     stride = max(1, -(-len(epochs) // HISTORY_ROWS))
     if diverged:
         outcome = {"diverged": _read(folder / "diverged.json")["reason"]}

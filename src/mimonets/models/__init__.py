@@ -1,27 +1,20 @@
 """Whole networks, and how they are saved and loaded."""
 
 from mimonets.models.base import ImageModel, Model
-from mimonets.models.checkpoint import load, read_config, save
-from mimonets.models.config import (
-    DataMUXConvConfig,
-    MIMOConvConfig,
+from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
+from mimonets.models.baselines.datamux_former import DataMUXFormer, DataMUXFormerConfig
+from mimonets.models.baselines.transformer import Performer, PerformerConfig, Transformer
+from mimonets.models.baselines.wide_resnet import (
+    WideIsoNet,
     WideIsoNetConfig,
+    WideResNet,
     WideResNetConfig,
 )
-from mimonets.models.datamux_conv import DataMUXConv
-from mimonets.models.datamux_former import DataMUXFormer
-from mimonets.models.mimoconv import MIMOConv
-from mimonets.models.mimoformer import MIMOFormer
+from mimonets.models.checkpoint import load, read_config, save
+from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
+from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
-from mimonets.models.sequence import SequenceModel
-from mimonets.models.sequence_config import (
-    DataMUXFormerConfig,
-    MIMOFormerConfig,
-    PerformerConfig,
-    TransformerConfig,
-)
-from mimonets.models.transformer import Performer, Transformer
-from mimonets.models.wide_resnet import WideIsoNet, WideResNet
+from mimonets.models.sequence import SequenceModel, TransformerConfig
 
 __all__ = [
     "MODELS",

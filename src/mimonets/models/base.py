@@ -7,7 +7,7 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from torch import Tensor, nn
 
-from mimonets.models.config import MIN_IMAGE_SIZE, DataMUXConvConfig, WideResNetConfig
+MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
 
 
 class Model(
@@ -87,8 +87,6 @@ class Model(
 
 class ImageModel(Model):
     """A model that takes images (b, c, h, w)."""
-
-    config: WideResNetConfig | DataMUXConvConfig
 
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make random images (b, c, h, w) of the size in the config."""

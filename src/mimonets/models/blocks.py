@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.attention.modules import Attention, FeatureAttention
-from mimonets.models.sequence_config import TransformerConfig
+from mimonets.models.sequence import TransformerConfig
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
 

@@ -9,7 +9,6 @@ A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mimonets._files import write_atomically
 from mimonets.models.base import Model
 from mimonets.models.registry import MODELS
 
@@ -83,22 +83,6 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
     """Read only the config of a checkpoint, without its weights."""
     description = _read_description(Path(folder))
     return MODELS[description["model"]].config_class(**description["config"])
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the place and move there when complete, so that no half a file is ever seen."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.touch()
-        mode = part.stat().st_mode
-        write(part)
-        part.chmod(mode)  # safetensors makes files that only their owner can read
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """MIMOConv: several images in one pass through one WideResNet. MIMONets, section 3."""
 
+from dataclasses import dataclass
+from typing import Literal, get_args
+
 import torch
 from torch import Generator, Tensor, nn
 
 from mimonets.layers import (
+    ActivationName,
     HRRBinding,
     MBATBinding,
     PositionBinding,
@@ -11,8 +15,7 @@ from mimonets.layers import (
     total_isometry_penalty,
 )
 from mimonets.models.base import ImageModel
-from mimonets.models.config import MIMOConvConfig
-from mimonets.models.wide_resnet import Trunk, make_stem
+from mimonets.models.baselines.wide_resnet import Trunk, WideResNetConfig, make_stem
 from mimonets.vsa import (
     bipolar_keys,
     check_active_streams,
@@ -24,6 +27,49 @@ from mimonets.vsa import (
 )
 
 # b batch   g groups   a active inputs   d feature maps   h, w position
+
+BindingName = Literal["hrr", "mbat"]
+KeyName = Literal["gaussian", "unitary", "bipolar", "slots"]
+ReadoutName = Literal["shared", "stream"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIMOConvConfig(WideResNetConfig):
+    """The multiple-input WideResNet. MIMONets, section 3."""
+
+    num_streams: int = 4  # inputs per superposition, N in the paper
+    initial_width: int = 4  # 64 feature maps to bind in
+    activation: ActivationName = "prelu"
+    final_norm: bool = False  # the unbinding follows; this decides the paper's cost table
+    binding: BindingName = "hrr"  # circular convolution, or a matrix per stream
+    stream_keys: KeyName = "gaussian"  # what the keys are drawn from; slots are matrices
+    trainable_keys: bool = True
+    unbinding_relu: bool = True  # ReLU after the unbinding matrices
+    readout: ReadoutName = "shared"  # unbind, then one classifier for all; or a classifier each
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = [
+            *super().problems(),
+            *self._wrong_choice("binding", get_args(BindingName)),
+            *self._wrong_choice("stream_keys", get_args(KeyName)),
+            *self._wrong_choice("readout", get_args(ReadoutName)),
+        ]
+        if self.stream_keys == "slots" and self.binding != "mbat":
+            found.append("stream_keys='slots' are matrices: set binding='mbat' with them.")
+        if self.stream_keys in ("unitary", "bipolar") and self.binding == "mbat":
+            found.append(
+                f"stream_keys={self.stream_keys!r} are vectors: set binding='hrr' with them."
+            )
+        if self.stream_keys == "slots" and not found and self.stem_maps < self.num_streams:
+            found.append(
+                f"stream_keys='slots' needs a feature map per stream, and {self.stem_maps} are too "
+                f"few for {self.num_streams}: raise initial_width."
+            )
+        return found
+
+    def _smallest(self) -> dict[str, int]:
+        return {**super()._smallest(), "num_streams": 1}
 
 
 class MIMOConv(ImageModel):

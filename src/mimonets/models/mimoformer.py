@@ -1,15 +1,54 @@
 """MIMOFormer: a grid of sequences in one pass through one Performer. MIMONets, section 4."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
 from torch import Generator, Tensor, nn
 
+from mimonets._config import is_whole
 from mimonets.attention.modules import BundledFavorS, FavorS
+from mimonets.models.baselines.transformer import PerformerConfig, make_features
 from mimonets.models.blocks import Alone, Block, FullySuperposedBlock, SuperposedMLPBlock
 from mimonets.models.sequence import SequenceModel
-from mimonets.models.sequence_config import MIMOFormerConfig
-from mimonets.models.transformer import make_features
 from mimonets.vsa import bipolar_keys, check_active_streams, fold_streams, unfold_streams
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
+
+SuperposeName = Literal["attention", "attention+mlp", "attention+mlp+qkv"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIMOFormerConfig(PerformerConfig):
+    """The multiple-input Performer. MIMONets, section 4."""
+
+    grid: tuple[int, int] = (2, 2)  # M x N streams: bundled queries x bundled keys and values
+    superpose: SuperposeName = "attention"  # what runs in superposition
+    damping: bool = True  # multiply bundled q and k by (M N)^(-1/2)
+
+    def __post_init__(self) -> None:
+        """Check all settings; a grid read from JSON or YAML is a list."""
+        if isinstance(self.grid, Sequence):
+            object.__setattr__(self, "grid", tuple(self.grid))
+        super().__post_init__()
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems()
+        found += self._wrong_choice("superpose", get_args(SuperposeName))
+        grid = self.grid
+        if (
+            not isinstance(grid, tuple)
+            or len(grid) != 2
+            or not all(is_whole(side) and side >= 1 for side in grid)
+        ):
+            found.append(f"grid={grid!r} must be two whole numbers of at least 1, such as (2, 2).")
+        return found
+
+    @property
+    def num_streams(self) -> int:
+        """M * N."""
+        return self.grid[0] * self.grid[1]
 
 
 class MIMOFormer(SequenceModel):

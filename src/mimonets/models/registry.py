@@ -3,12 +3,12 @@
 from typing import Any
 
 from mimonets.models.base import Model
-from mimonets.models.datamux_conv import DataMUXConv
-from mimonets.models.datamux_former import DataMUXFormer
+from mimonets.models.baselines.datamux_conv import DataMUXConv
+from mimonets.models.baselines.datamux_former import DataMUXFormer
+from mimonets.models.baselines.transformer import Performer, Transformer
+from mimonets.models.baselines.wide_resnet import WideIsoNet, WideResNet
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
-from mimonets.models.transformer import Performer, Transformer
-from mimonets.models.wide_resnet import WideIsoNet, WideResNet
 
 MODELS: dict[str, type[Model]] = {
     model.kind: model
@@ -22,7 +22,7 @@ MODELS: dict[str, type[Model]] = {
 def model_class_for(config: Any) -> type[Model]:
     """Find the model that a config describes.
 
-    >>> from mimonets.models.config import MIMOConvConfig
+    >>> from mimonets.models.mimoconv import MIMOConvConfig
     >>> model_class_for(MIMOConvConfig()).__name__
     'MIMOConv'
     """

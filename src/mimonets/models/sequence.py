@@ -1,16 +1,61 @@
 """What all sequence models share: embedding, pooling and the three kinds of answers."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from mimonets._config import Config
 from mimonets.attention.sums import check_mask
 from mimonets.models.base import Model
-from mimonets.models.sequence_config import TransformerConfig
 
 # b batch   t tokens   e embedding
+
+HeadName = Literal["classify", "pair", "next_token"]
+PoolingName = Literal["mean", "cls"]
+PositionName = Literal["learned", "fixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Config):
+    """A Transformer with softmax attention, the baseline whose cost is quadratic in the length."""
+
+    vocab_size: int = 256  # token ids are 0 .. vocab_size - 1
+    max_length: int = 1024  # tokens of the longest sequence; cost and bench use it
+    num_classes: int = 10  # not used by head="next_token"
+    depth: int = 3  # blocks
+    heads: int = 4
+    head_dim: int = 64  # D in the paper
+    dim: int = 64  # size of the embedding, E in the paper
+    hidden_dim: int = 128  # of the MLPs
+    head: HeadName = "classify"  # or pair: two documents, one answer; or next_token
+    pooling: PoolingName = "mean"  # over real tokens, or an added CLS token
+    positions: PositionName = "learned"  # or fixed: sines and cosines
+    embedding_std: float = 0.02  # of tokens and learned positions at the start
+    causal: bool = False  # tokens see only what came before them
+    dropout: float = 0.1
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems()
+        found += self._wrong_choice("head", get_args(HeadName))
+        found += self._wrong_choice("pooling", get_args(PoolingName))
+        found += self._wrong_choice("positions", get_args(PositionName))
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
+        if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:
+            found.append(f"embedding_std={self.embedding_std!r} must be a number above 0.")
+        if self.head == "next_token" and not self.causal:
+            found.append("head='next_token' would see its own answer: set causal=True.")
+        if self.head != "next_token" and self.pooling == "cls" and self.causal:
+            found.append("pooling='cls' sees nothing if causal=True: use pooling='mean'.")
+        return found
+
+    def _smallest(self) -> dict[str, int]:
+        names = ("vocab_size", "max_length", "num_classes", "depth", "heads", "head_dim", "dim")
+        return dict.fromkeys((*names, "hidden_dim"), 1)
 
 
 class SequenceModel(Model):

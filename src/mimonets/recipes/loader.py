@@ -8,7 +8,6 @@ and variants are found by themselves.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
+from mimonets._config import did_you_mean
 from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS, read_config
 from mimonets.training.config import TrainConfig
@@ -94,7 +94,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     family = next((family for family in _families().values() if name in family), None)
     if family is None:
         raise ValueError(
-            f"There is no recipe and no folder {name!r}{_suggestion(name, recipe_names())}. "
+            f"There is no recipe and no folder {name!r}{did_you_mean(name, recipe_names())}. "
             f"`mimonets recipes` lists the recipes."
         )
     summary, settings = family[name]
@@ -224,15 +224,10 @@ def _unknown(
     what: str, settings: Iterable[str], known: Sequence[str], prefix: str = ""
 ) -> list[str]:
     return [
-        f"unknown {what} {prefix + name!r}{_suggestion(name, known, prefix)}"
+        f"unknown {what} {prefix + name!r}{did_you_mean(name, known, prefix)}"
         for name in settings
         if name not in known
     ]
-
-
-def _suggestion(name: str, known: Sequence[str], prefix: str = "") -> str:
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" (did you mean {prefix + close[0]!r}?)" if close else ""
 
 
 def _plain(value: Any) -> Any:

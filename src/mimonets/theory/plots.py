@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mimonets.figure import new_figure, save_figure
+from mimonets._figure import new_figure, save_figure
 from mimonets.theory.kernel import (
     relu_kernel,
     relu_kernel_approximation,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mimonets.models.config import ModelConfig, is_whole
+from mimonets._config import Config, is_whole
 
 OptimizerName = Literal["sgd", "adamw"]
 ScheduleName = Literal["onecycle", "linear-onecycle", "warmup", "constant"]
@@ -13,7 +13,7 @@ PrecisionName = Literal["32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(ModelConfig):
+class TrainConfig(Config):
     """How to train. The defaults are the paper's for MIMOConv on CIFAR.
 
     >>> TrainConfig(epochs=50).total_steps(steps_per_epoch=430)

@@ -23,7 +23,7 @@ from mimonets.training.config import TrainConfig
 from mimonets.training.launch import check_batch, check_fit, launch_fabric, seed_step, workplace
 from mimonets.training.objective import count_right, penalty, task_loss
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
-from mimonets.training.run import Run, resolved_recipe
+from mimonets.training.run_folder import RunFolder, resolved_recipe
 from mimonets.training.schedule import plan_step
 from mimonets.training.stability import averaged
 from mimonets.training.state import TrainState
@@ -63,7 +63,7 @@ def train(
         model: any model of this package, with its initial weights.
         train_batches: yields ``batch_size * num_streams`` inputs at a time (``batch_size`` with
             ``per_stream=False``); modes with fewer active streams use the first of them.
-        run_dir: the run's folder, see :mod:`mimonets.training.run`.
+        run_dir: the run's folder, see :mod:`mimonets.training.run_folder`.
         validation: measured every ``evaluate_every`` epochs and at the end.
         resume: go on with the run in ``run_dir``, to the same weights as if it had never stopped;
             it starts from the beginning if there is none yet.
@@ -80,7 +80,7 @@ def train(
     total_steps = config.total_steps(len(batches))
     modes = config.evaluate_modes or tuple(config.mode_shares(model.num_streams))
 
-    run = Run(run_dir, writes=fabric.is_global_zero)
+    run = RunFolder(run_dir, writes=fabric.is_global_zero)
     with fabric.rank_zero_first():
         run.open(resolved_recipe(model, config, recipe), resume=resume or fabric.global_rank > 0)
     state = TrainState(fabric, model, config, len(batches))
@@ -216,7 +216,7 @@ def end_epoch(fabric: Any, state: TrainState, epoch: int) -> Row:
 
 
 def validate(
-    fabric: Any, state: TrainState, validation: Batches, modes: tuple[int, ...], run: Run
+    fabric: Any, state: TrainState, validation: Batches, modes: tuple[int, ...], run: RunFolder
 ) -> dict[str, Row]:
     """Measure every mode, with averaged weights if there are any, and keep the best model."""
     found: dict[str, Row] = {}

@@ -89,15 +89,14 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
     on unbinding, its bias included. With ``decay_all=False`` none on biases, norms and embeddings
     either.
     """
+    spared: tuple[type[nn.Module], ...] = (nn.PReLU, ShiftedReLU, StreamUnbinding)
+    if not config.decay_all:
+        spared += (Embedding, nn.Embedding)
     without: set[nn.Parameter] = set()
     for module in model.modules():
-        if isinstance(module, nn.PReLU | ShiftedReLU):
-            without.update(module.parameters())
-        elif isinstance(module, PositionBinding):
+        if isinstance(module, PositionBinding):
             without.add(module.stream_keys)
-        elif isinstance(module, StreamUnbinding):
-            without.update(module.parameters())
-        elif isinstance(module, Embedding | nn.Embedding) and not config.decay_all:
+        elif isinstance(module, spared):
             without.update(module.parameters())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not config.decay_all:

@@ -27,8 +27,8 @@ from mimonets.data.files import (
     find_or_fetch,
     fingerprint,
 )
+from mimonets.data.images.unpickle import load_pickle
 from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
-from mimonets.data.unpickle import load_pickle
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
 PIXELS = 3 * 32 * 32

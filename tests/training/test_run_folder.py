@@ -14,8 +14,9 @@ import pytest
 import torch
 import yaml
 
+from mimonets._files import write_safely
 from mimonets.training import TrainingInterrupted, train
-from mimonets.training.run import Run, write_safely
+from mimonets.training.run_folder import RunFolder
 from training import killed
 from training.tiny import (
     TinyBatches,
@@ -193,7 +194,7 @@ def test_data_of_another_length_is_another_run(tmp_path):
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
-    run = Run(tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
     run.open({}, resume=False)
     run.save_checkpoint({"weights": torch.ones(10)})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -208,7 +209,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
 
 
 def test_a_line_of_metrics_cut_short_is_made_again(tmp_path):
-    run = Run(tmp_path)
+    run = RunFolder(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"st')
     assert run.rewind(1) == [{"step": 1}]
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'

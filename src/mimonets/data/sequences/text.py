@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mimonets._show import progress
 from mimonets.data.config import DataConfig
 from mimonets.data.files import (
     DAMAGED,
@@ -24,7 +25,6 @@ from mimonets.data.files import (
     find_or_fetch,
     fingerprint,
 )
-from mimonets.data.progress import progress
 from mimonets.data.sets import SequenceSet, Splits
 
 VOCAB_SIZE = 257

@@ -9,9 +9,8 @@ import torch
 import mimonets as mn
 from mimonets.data import ImageSet, SequenceSet, Splits
 from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
-from mimonets.recipes import load_recipe, recipe_names
-from mimonets.recipes import run as run_module
-from mimonets.recipes.run import (
+from mimonets.recipes import execute, load_recipe, recipe_names
+from mimonets.recipes.execute import (
     make_batches,
     make_model,
     make_train_batches,
@@ -68,7 +67,7 @@ def stand_in(recipe):
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_runs_two_steps(name, tmp_path, monkeypatch):
     recipe = shrunk(load_recipe(name))
-    monkeypatch.setattr(run_module, "load_data", lambda config: stand_in(recipe))
+    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     result = run_recipe(recipe, tmp_path / "run")
     assert result.steps == 2
     model = mn.load(tmp_path / "run" / "model")
@@ -111,7 +110,7 @@ def test_the_seed_decides_the_weights_and_nothing_else_is_drawn():
 def test_dynamic_recipes_train_slow_and_fast_and_measure_the_rest(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("digits-mimoconv-dynamic"))
     recipe = replace(recipe, train=replace(recipe.train, steps=20))
-    monkeypatch.setattr(run_module, "load_data", lambda config: stand_in(recipe))
+    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     run_recipe(recipe, tmp_path / "run")
     model = mn.load(tmp_path / "run" / "model")
     assert mn.layers.untrained_modes(model) == []
@@ -126,7 +125,7 @@ def test_every_recipe_has_a_taste(name):
 
 def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("digits-wideresnet"))
-    monkeypatch.setattr(run_module, "load_data", lambda config: stand_in(recipe))
+    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     with pytest.raises(ValueError, match="digits has no validation data"):
         split_batches(recipe, "validation")
     with pytest.raises(ValueError, match="holds no recipe.yaml"):
@@ -136,7 +135,7 @@ def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
 def test_classes_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("cifar100-mimoconv-n4"))
     wrong = replace(recipe, model=replace(recipe.model, num_classes=10))
-    monkeypatch.setattr(run_module, "load_data", lambda config: stand_in(recipe))
+    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     with pytest.raises(ValueError, match="data has 100 classes.*set model.num_classes=100"):
         run_recipe(wrong, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -145,7 +144,7 @@ def test_classes_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
 def test_results_are_plain_json(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("mnist-mimoconv-n2"))
     assert isinstance(recipe.model, MIMOConvConfig)
-    monkeypatch.setattr(run_module, "load_data", lambda config: stand_in(recipe))
+    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     run_recipe(recipe, tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert set(result["final"]) == {"2"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mimonets._show import progress
 from mimonets.data.config import DataConfig
 from mimonets.data.files import (
     DAMAGED,
@@ -21,8 +22,7 @@ from mimonets.data.files import (
     fingerprint,
     open_binary,
 )
-from mimonets.data.listops_trees import CLOSE, OPERATORS, sample_trees
-from mimonets.data.progress import progress
+from mimonets.data.sequences.listops_trees import CLOSE, OPERATORS, sample_trees
 from mimonets.data.sets import SequenceSet, Splits
 
 PUBLISHED = (96_000, 2_000, 2_000)

@@ -12,7 +12,6 @@ tensorboard/           the metrics as curves, if tensorboardX is installed
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -21,9 +20,9 @@ from typing import Any
 import torch
 import yaml
 
-from mimonets.evaluation.environment import environment
+from mimonets._files import write_safely, write_text
+from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, save
-from mimonets.models.checkpoint import write_atomically
 from mimonets.training.config import TrainConfig
 
 FORMAT_VERSION = 1
@@ -32,7 +31,7 @@ FORMAT_VERSION = 1
 FREE_SETTINGS = {"threads", "checkpoint_every", "checkpoint_seconds"}
 
 
-class Run:
+class RunFolder:
     """The folder of one training run. Only the process of rank 0 writes."""
 
     def __init__(self, folder: str | os.PathLike[str], *, writes: bool = True) -> None:
@@ -163,23 +162,6 @@ def resolved_recipe(
         "train": asdict(config),
     }
     return json.loads(json.dumps(full))  # tuples become lists, as in the file
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    write_safely(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def write_safely(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all, and say so if there is no room for it."""
-    try:
-        write_atomically(path, write)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise OSError(
-            f"{path} could not be written ({reason}); what was there before is untouched. "
-            f"Make room and go on with resume=True (--resume)."
-        ) from error
 
 
 def _differences(found: Any, wanted: Any, prefix: str = "") -> list[str]:

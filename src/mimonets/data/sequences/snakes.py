@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mimonets.data.paddles import (
+from mimonets.data.sequences.paddles import (
     FULL,
     MARGIN,
     PADDLE,

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mimonets._show import progress
 from mimonets.data.config import DataConfig
 from mimonets.data.files import DAMAGED, damaged, need
-from mimonets.data.progress import progress
 from mimonets.data.sets import ImageSet, Splits, hold_out
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")

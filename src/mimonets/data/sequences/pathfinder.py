@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mimonets._show import progress
 from mimonets.data.config import DataConfig
 from mimonets.data.files import (
     DAMAGED,
@@ -21,9 +22,8 @@ from mimonets.data.files import (
     fingerprint,
     need,
 )
-from mimonets.data.progress import progress
+from mimonets.data.sequences.snakes import draw_images
 from mimonets.data.sets import SequenceSet, Splits
-from mimonets.data.snakes import draw_images
 
 PUBLISHED = (160_000, 20_000, 20_000)
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}

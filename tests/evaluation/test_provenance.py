@@ -1,4 +1,4 @@
-from mimonets.evaluation.environment import environment
+from mimonets.evaluation.provenance import environment
 
 
 def test_the_environment_names_code_and_machine():

@@ -3,7 +3,8 @@
 Murahari et al., "DataMUX: Data Multiplexing for Neural Networks", NeurIPS 2022.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +12,27 @@ from torch import Generator, Tensor, nn
 
 from mimonets.attention.modules import SoftmaxAttention
 from mimonets.models.blocks import Block
-from mimonets.models.sequence import SequenceModel
-from mimonets.models.sequence_config import DataMUXFormerConfig
+from mimonets.models.sequence import SequenceModel, TransformerConfig
 from mimonets.vsa import check_active_streams, fold_streams, gaussian_keys, unfold_streams
 
 # b batch   g groups   s streams   t tokens   e embedding   v vocabulary
+
+DemuxName = Literal["index", "slots"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataMUXFormerConfig(TransformerConfig):
+    """DataMUX on sequences. Murahari et al., NeurIPS 2022."""
+
+    num_streams: int = 2  # sequences per superposition; slots in their words
+    demux: DemuxName = "index"  # a prefix place per stream, joined to every token; or a layer each
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        return [*super().problems(), *self._wrong_choice("demux", get_args(DemuxName))]
+
+    def _smallest(self) -> dict[str, int]:
+        return {**super()._smallest(), "num_streams": 1}
 
 
 class GaussianMultiplexing(nn.Module):

@@ -1,35 +1,6 @@
-"""Progress bars on a terminal, silence elsewhere."""
+"""The bar that a download shows on a terminal."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
-
-
-class Advance(Protocol):
-    """Called with how many more items are done."""
-
-    def __call__(self, count: int) -> None:
-        """Move the bar on."""
-
-
-@contextmanager
-def progress(title: str, total: int) -> Iterator[Advance]:
-    """Show a bar while the block runs; it is erased afterwards. Nothing without a terminal.
-
-    >>> with progress("making trees", 2) as advance:
-    ...     advance(2)
-    """
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 class DownloadBar:

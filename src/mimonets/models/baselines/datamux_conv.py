@@ -4,14 +4,43 @@ Murahari et al., "DataMUX: Data Multiplexing for Neural Networks", NeurIPS 2022:
 network whose inputs are multiplexed by a nonlinear network each, to eight maps.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from mimonets._config import Config
 from mimonets.models.base import ImageModel
-from mimonets.models.config import DataMUXConvConfig
 from mimonets.vsa import check_active_streams, fold_streams, unfold_streams
 
 # b batch   g groups   s streams   c maps of an input   d maps of the mixture   h, w position
+
+MIN_LENET_SIZE = 20  # after three convolutions and two poolings at least one position is left
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataMUXConvConfig(Config):
+    """DataMUX on images, "CNN + nonlinear (8x)". Murahari et al., NeurIPS 2022.
+
+    >>> DataMUXConvConfig(image_size=28).final_size
+    3
+    """
+
+    num_streams: int = 4  # inputs per superposition; slots in their words
+    mux_hidden: int = 16  # hidden maps of each stream's multiplexing network
+    mux_maps: int = 8  # maps that all inputs share after it
+    in_channels: int = 1
+    num_classes: int = 10
+    image_size: int = 20  # side of the images; no other size works
+
+    @property
+    def final_size(self) -> int:
+        """Side of the maps after the last convolution of the LeNet."""
+        return ((self.image_size - 2) // 2 - 3) // 2 - 2
+
+    def _smallest(self) -> dict[str, int]:
+        names = ("num_streams", "mux_hidden", "mux_maps", "in_channels", "num_classes")
+        return {**dict.fromkeys(names, 1), "image_size": MIN_LENET_SIZE}
 
 
 class NonlinearMultiplexing(nn.Module):

@@ -3,20 +3,90 @@
 Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 and appendix E.
 """
 
+from dataclasses import dataclass
+from typing import get_args
+
 from torch import Tensor, nn
 
+from mimonets._config import Config, is_whole
 from mimonets.layers import (
+    ActivationName,
     SkipScale,
     StreamBatchNorm2d,
     init_convolution,
     make_activation,
     total_isometry_penalty,
 )
-from mimonets.models.base import ImageModel
-from mimonets.models.config import WideIsoNetConfig, WideResNetConfig
+from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
 from mimonets.vsa import check_active_streams
 
 # b batch (or g groups)   c feature maps   h, w position
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideResNetConfig(Config):
+    """A wide residual network of three stages. Zagoruyko & Komodakis, BMVC 2016.
+
+    >>> WideResNetConfig(depth=16, width=4).blocks_per_stage
+    2
+    """
+
+    depth: int = 28  # 6n + 4: three stages of n blocks with two convolutions each
+    width: int = 10  # multiplies the 16, 32 and 64 feature maps of the stages
+    initial_width: int = 1  # multiplies the 16 feature maps of the first layer
+    in_channels: int = 3  # input maps: 1 for grey, 3 for colour
+    num_classes: int = 100
+    image_size: int = 32  # side of the images it is made for, used by cost and bench; others work
+    activation: ActivationName = "relu"  # inside the residual blocks
+    skip_init: bool = False  # scale each residual branch by a number that starts at 0
+    dirac_init: bool = False  # start the trunk's convolutions as identities
+    shortcut_norm: bool = False  # batch norm after 1x1 shortcuts, as in the authors' code
+    final_norm: bool = True  # batch norm and activation before the pooling
+    pool: int = 1  # positions per side that the pooling leaves; 1 averages the whole image
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems()
+        if is_whole(self.depth) and self.depth >= 10 and self.depth % 6 != 4:
+            found.append(
+                f"depth={self.depth} does not split into three equal stages: "
+                f"a WideResNet needs depth = 6n + 4, such as 10, 16 or 28."
+            )
+        found += self._wrong_choice("activation", get_args(ActivationName))
+        return found
+
+    @property
+    def blocks_per_stage(self) -> int:
+        """N in depth = 6n + 4."""
+        return (self.depth - 4) // 6
+
+    @property
+    def stem_maps(self) -> int:
+        """Feature maps after the first layer; D of the binding."""
+        return 16 * self.initial_width
+
+    @property
+    def features(self) -> int:
+        """Numbers after the pooling; D_o of the unbinding."""
+        return 64 * self.width * self.pool**2
+
+    def _smallest(self) -> dict[str, int]:
+        return {
+            "depth": 10,
+            "width": 1,
+            "initial_width": 1,
+            "in_channels": 1,
+            "num_classes": 1,
+            "image_size": MIN_IMAGE_SIZE,
+            "pool": 1,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideIsoNetConfig(WideResNetConfig):
+    """A WideResNet to be trained with the isometry penalty: the paper's stronger baseline."""
+
+    activation: ActivationName = "prelu"
 
 
 class NormAct(nn.Module):

@@ -1,0 +1,45 @@
+"""What a person sees at the command line: tables, JSON and progress bars, each in one way."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class Advance(Protocol):
+    """Called with how many more items are done."""
+
+    def __call__(self, count: int = 1) -> None:
+        """Move the bar on."""
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Advance]:
+    """Show a bar while the block runs; it is erased afterwards. Nothing without a terminal.
+
+    >>> with progress("making trees", 2) as advance:
+    ...     advance(2)
+    """
+    if not sys.stderr.isatty():
+        yield lambda count=1: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count=1: bar.advance(task, count)
+
+
+def print_json(data: Any) -> None:
+    """Print plain data for other programs."""
+    print(json.dumps(data, indent=2))
+
+
+def make_console(*, quiet: bool = False) -> Any:
+    """Make a console that does not fold tables when the output is a file or a pipe."""
+    from rich.console import Console
+
+    return Console(quiet=quiet) if sys.stdout.isatty() else Console(width=160, quiet=quiet)

@@ -1,0 +1,65 @@
+"""Options that several commands share."""
+
+import argparse
+import json
+
+SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
+
+
+def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Take a recipe or a saved model, changes to it and modes."""
+    what = "a recipe's name or a saved model"
+    if several:
+        what += "; several that take the same inputs run in one race"
+        parser.add_argument("models", nargs="+", metavar="RECIPE|DIR", help=what)
+    else:
+        parser.add_argument("model", metavar="RECIPE|DIR", help=what)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
+    )
+    add_modes(parser)
+
+
+def add_modes(parser: argparse.ArgumentParser) -> None:
+    """Take a list of modes."""
+    parser.add_argument(
+        "--active-streams",
+        type=modes,
+        metavar="1,2,max",
+        help="only these modes; max is all streams of the model",
+    )
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Take the folder of the original data files."""
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where the original files of the data set are"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Offer JSON in place of a table."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def modes(text: str) -> list[int | None]:
+    """Read a list of modes, such as 1,2,max."""
+    words = dict.fromkeys(text.split(","))
+    try:
+        return [None if word == "max" else int(word) for word in words]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of modes: write whole numbers with commas, as in 1,2,4 or 1,max"
+        ) from None
+
+
+def positive(text: str) -> int:
+    """Read an integer >= 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def data_override(data_dir: str | None) -> list[str]:
+    """Point a recipe at a folder of data files."""
+    return [] if data_dir is None else [f"data.dir={json.dumps(data_dir)}"]

@@ -1,0 +1,103 @@
+"""``mimonets bench``: inputs per second in every mode, against single-input networks."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from mimonets._show import make_console, print_json, progress
+from mimonets.cli._options import add_json, add_model, positive
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="inputs per second in every mode, against single-input networks",
+        description="Time the modes of models against what one would run instead: for a MIMOConv "
+        "the same network with one stream and a plain WideResNet of the same depth and width, for "
+        "a MIMOFormer the Performer. All interleaved in one process, after a warm-up. Weights are "
+        "random; speed does not depend on them.",
+    )
+    add_model(parser, several=True)
+    add_json(parser)
+    parser.add_argument(
+        "--batch-size", type=positive, default=16, help="inputs per call (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=positive, default=15, help="timed rounds (%(default)s)")
+    parser.add_argument("--warmup", type=int, default=2, help="rounds before timing (%(default)s)")
+    parser.add_argument("--threads", type=positive, help="CPU threads (PyTorch's choice)")
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="%(default)s"
+    )
+    parser.add_argument("--channels-last", action="store_true", help="NHWC memory layout")
+    parser.add_argument("--compile", action="store_true", help="through torch.compile")
+    parser.add_argument("--device", default="cpu", help="such as cpu or cuda (%(default)s)")
+    parser.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
+    parser.add_argument("--plot", metavar="FILE", help="also draw a plot, such as speed.png")
+    parser.set_defaults(run=run)
+
+
+def run(args: Namespace) -> None:
+    """Time every mode and what one would run instead."""
+    from mimonets.evaluation import BenchSettings
+    from mimonets.recipes import model_config
+
+    settings = BenchSettings(
+        batch_size=args.batch_size,
+        rounds=args.rounds,
+        warmup=args.warmup,
+        threads=args.threads,
+        dtype=args.dtype,
+        memory_format="channels_last" if args.channels_last else "contiguous_format",
+        device=args.device,
+        compile=args.compile,
+    )
+    configs = [model_config(model, args.set) for model in args.models]
+    record = _run_bench(args.models, configs, args.active_streams, settings, args.plot, args.json)
+    if args.json:
+        print_json(record)
+    if args.out:
+        path = Path(args.out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _run_bench(
+    titles: list[str],
+    configs: list[Any],
+    modes: list[int | None] | None,
+    settings: Any,
+    plot: str | Path | None,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Time, print a table and draw a plot; returns everything as plain data."""
+    from dataclasses import asdict, replace
+
+    import torch
+
+    from mimonets.evaluation import bench, count_macs
+    from mimonets.evaluation.provenance import environment
+    from mimonets.evaluation.report import bench_table, plot_bench, shares_line
+
+    settings = replace(settings, threads=settings.threads or torch.get_num_threads())
+    with progress("timing", settings.warmup + settings.rounds) as advance:
+        result = bench(configs, modes, settings, after_round=advance)
+    costs = {
+        name: count_macs(config, result.modes.get(name, 1)).paper
+        for name, config in result.configs.items()
+    }
+    if not quiet:
+        make_console().print(bench_table(result, costs))
+        if result.time_shares:
+            print(shares_line(result))
+    if plot:
+        path = plot_bench(result, plot)
+        if not quiet:
+            print(f"Plot: {path}")
+    return {
+        "models": {title: asdict(config) for title, config in zip(titles, configs, strict=True)},
+        "environment": environment(),
+        **result.as_dict(),
+        "macs_per_input": costs,
+    }

@@ -1,0 +1,47 @@
+"""``mimonets evaluate``: accuracy of a trained model in every mode."""
+
+from argparse import Namespace
+from typing import Any
+
+from mimonets._show import make_console, print_json
+from mimonets.cli._options import add_data, add_json, add_modes, data_override
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "evaluate",
+        help="accuracy of a trained model in every mode",
+        description="Measure a run's final model on the test data: accuracy with its 95 % "
+        "interval, by position in the group, calibration, and what the mode costs.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="a run's folder")
+    parser.add_argument("--split", choices=("test", "validation", "train"), default="test")
+    add_modes(parser)
+    add_data(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: Namespace) -> None:
+    """Measure a run's final model in every mode."""
+    from mimonets.evaluation.report import accuracy_table
+    from mimonets.recipes.execute import measure_run
+
+    measured = measure_run(
+        args.folder, args.split, args.active_streams, data_override(args.data_dir)
+    )
+    if args.json:
+        print_json(
+            {
+                "folder": args.folder,
+                "split": args.split,
+                "modes": [
+                    {**found.as_dict(), "macs_per_input": macs} for _, found, macs in measured
+                ],
+            }
+        )
+        return
+    found = {mode: accuracy for mode, accuracy, _ in measured}
+    costs = {mode: macs for mode, _, macs in measured}
+    make_console().print(accuracy_table(f"{args.folder}, {args.split} data", found, costs))

@@ -1,0 +1,39 @@
+"""``mimonets recipes``: list the recipes, or show one."""
+
+from argparse import Namespace
+from typing import Any
+
+from mimonets._show import print_json
+from mimonets.cli._options import add_json
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser("recipes", help="list the recipes, or show one")
+    parser.add_argument("name", nargs="?", help="the recipe to show")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: Namespace) -> None:
+    """List the recipes, or show one."""
+    from mimonets.recipes import load_recipe, recipe_summaries
+
+    if args.name is not None:
+        recipe = load_recipe(args.name)
+        if args.json:
+            print_json(recipe.as_dict())
+        else:
+            print(recipe.as_yaml(), end="")
+        return
+    summaries = recipe_summaries()
+    if args.json:
+        print_json([{"name": name, "summary": summaries[name]} for name in summaries])
+        return
+    heading = ""
+    for name, summary in summaries.items():
+        if summary != heading:
+            heading = summary
+            print(f"\n{heading}")
+        print(f"  {name}")
+    print("\nmimonets recipes NAME shows one with all its settings.")

@@ -1,0 +1,1 @@
+"""Image data sets, their files and their augmentation."""

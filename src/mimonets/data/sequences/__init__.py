@@ -1,0 +1,1 @@
+"""Sequence data sets: read from files, or made."""

@@ -1,0 +1,132 @@
+"""The demo: a dynamic MIMOConv and a single-input network of the same size, side by side."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mimonets._figure import new_axes, save_figure
+from mimonets._show import progress
+from mimonets.evaluation import BenchSettings, bench, count_macs
+from mimonets.evaluation.accuracy import evaluate
+from mimonets.evaluation.provenance import environment
+from mimonets.evaluation.report import mmac
+from mimonets.models import load
+from mimonets.recipes import Recipe
+from mimonets.recipes.execute import run_recipe, split_batches
+
+MODES = {1: "slow", 2: "normal", 4: "fast"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the demo's table."""
+
+    name: str
+    inputs_per_pass: int
+    accuracy: float
+    inputs_per_second: float
+    macs: float
+
+
+def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[str, Any]:
+    """Train both networks unless that was done before, measure them and show the record."""
+    dynamic, plain = recipes
+    console.print(
+        "Training two networks of the same size on 1,500 handwritten digits: one that takes up to "
+        "four at a time, and one that takes one. About two minutes.\n"
+    )
+    for recipe in recipes:
+        run_dir = folder / recipe.name
+        if not (run_dir / "result.json").exists():
+            run_recipe(recipe, run_dir, resume=run_dir.exists())
+    rows = measure(dynamic, plain, folder)
+    console.print(demo_table(rows))
+    record = {
+        "environment": environment(),
+        "recipes": [recipe.as_dict() for recipe in recipes],
+        "rows": [vars(row) for row in rows],
+    }
+    (folder / "demo.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    plot = draw(rows, folder / "accuracy-against-throughput.png")
+    console.print(f"Plot: {plot}\nModel: {folder / dynamic.name / 'model'}, for mimonets.load")
+    console.print(f"Next: mimonets evaluate {folder / dynamic.name}")
+    return record
+
+
+def demo_table(rows: Sequence[Row]) -> Table:
+    """Lay out accuracy, speed and cost of every mode."""
+    table = Table(title="Test digits, one set of weights for slow, normal and fast")
+    for name in ("network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"):
+        table.add_column(name, justify="left" if name == "network" else "right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            str(row.inputs_per_pass),
+            f"{row.accuracy:.1%}",
+            f"{row.inputs_per_second:.0f}",
+            mmac(row.macs),
+        )
+    return table
+
+
+def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[Row]:
+    """Measure accuracy on the test digits and speed, all networks interleaved."""
+    settings = BenchSettings(batch_size=64, rounds=30, warmup=3, threads=1)
+    with progress("timing", settings.warmup + settings.rounds) as advance:
+        timed = bench([dynamic.model, plain.model], None, settings, after_round=advance)
+    speed = {
+        (type(timed.configs[name]), mode): timed.timing(name).inputs_per_second
+        for name, mode in timed.modes.items()
+    }
+    rows = []
+    for recipe, names in ((plain, {1: ""}), (dynamic, MODES)):
+        model = load(folder / recipe.name / "model")
+        found = evaluate(model, split_batches(recipe, "test"), list(names))
+        for mode, name in names.items():
+            title = type(model).__name__ + (f", {name}" if name else "")
+            rate = speed[type(recipe.model), mode]
+            macs = count_macs(recipe.model, mode).paper
+            rows.append(Row(title, mode, found[mode].accuracy, rate, macs))
+    return rows
+
+
+def draw(rows: Sequence[Row], path: Path) -> Path | str:
+    """Draw accuracy against throughput, if matplotlib is there."""
+    try:
+        figure, axes = new_axes()
+    except ValueError as error:
+        return f"none. {error}"
+    dynamic = rows[1:]
+    axes.plot(
+        [row.inputs_per_second for row in dynamic],
+        [100 * row.accuracy for row in dynamic],
+        marker="o",
+        label="MIMOConv, one set of weights",
+    )
+    axes.plot(
+        rows[0].inputs_per_second,
+        100 * rows[0].accuracy,
+        marker="s",
+        linestyle="none",
+        color="tab:gray",
+        label=f"{rows[0].name}, one input per pass",
+    )
+    for row in dynamic:
+        axes.annotate(
+            f"{row.name.rpartition(', ')[2]}: {row.inputs_per_pass} per pass",
+            (row.inputs_per_second, 100 * row.accuracy),
+            xytext=(6, 6),
+            textcoords="offset points",
+        )
+    axes.set_xlabel("inputs per second")
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylim(top=100.2)
+    axes.margins(x=0.35, y=0.2)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="lower left")
+    return save_figure(figure, path)

@@ -1,0 +1,1 @@
+"""The single-input networks and DataMUX: what the paper compares with."""
