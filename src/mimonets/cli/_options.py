@@ -62,4 +62,4 @@ def positive(text: str) -> int:
 
 def data_override(data_dir: str | None) -> list[str]:
     """Point a recipe at a folder of data files."""
-    return [] if data_dir is None else [f"data.dir={json.dumps(data_dir)}"]
+    return [] if data_dir is None else [f"data.dir={json.dumps(data_dir, ensure_ascii=False)}"]
