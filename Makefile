@@ -60,8 +60,8 @@ bench: $(VENV)/installed-plot
 	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --channels-last \
 		--out results/bench-mimoconv-channels-last.json
 	@echo "==> MIMOFormer on 4,096 tokens, against the Performer (about ten minutes)"
-	@$(BIN)/mimonets bench lra-text-mimoformer-n4 lra-text-mimoformer-n2-mlp \
-		lra-text-mimoformer-n4-mlp lra-text-mimoformer-n4-qkv \
+	@$(BIN)/mimonets bench lra-text-mimoformer-4x4 lra-text-mimoformer-2x2-mlp \
+		lra-text-mimoformer-4x4-mlp lra-text-mimoformer-4x4-qkv \
 		--active-streams max --rounds 3 --warmup 1 --out results/bench-mimoformer.json
 	@echo "==> the isometry penalty, against the convolution it replaces"
 	@$(BIN)/python benchmarks/isometry_penalty.py

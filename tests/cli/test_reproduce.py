@@ -25,7 +25,7 @@ def test_the_list_as_json_has_the_commands(capsys):
     _, out, _ = run(capsys, "--json")
     listed = {one["name"]: one for one in json.loads(out)}
     assert set(listed) == set(experiments())
-    assert "mimonets train lra-text-mimoformer-n2 --seeds 5" in listed["lra"]["commands"]
+    assert "mimonets train lra-text-mimoformer-2x2 --seeds 5" in listed["lra"]["commands"]
     assert listed["cost-mimoconv"]["status"] == "27 reproduced, 3 differs"
 
 

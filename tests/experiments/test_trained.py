@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mimonets.experiments import Workplace
+from mimonets.experiments import RunOptions
 from mimonets.experiments.figures import DRAWINGS
 from mimonets.experiments.plan import Plan, Trial
 from mimonets.experiments.trained import measure_plan, run_folder, trial_rows
@@ -27,7 +27,7 @@ PLAN = Plan("small", "nowhere", "A title", "seconds", False, "streams", (TRIAL,)
 
 def test_a_plan_trains_tests_and_goes_on(tmp_path):
     told = []
-    place = Workplace(runs=tmp_path, only="seed-1", tell=told.append)
+    place = RunOptions(runs=tmp_path, only="seed-1", tell=told.append)
     rows, details = measure_plan(PLAN, place)
     assert [run["seed"] for run in details["runs"]] == [1]
     assert told[0] == "training small/seed-1"
@@ -48,7 +48,7 @@ def test_a_plan_trains_tests_and_goes_on(tmp_path):
     assert (rows[0].paper, rows[1].paper, rows[1].seeds) == (None, 98.0, 2)
     assert str(Path.home()) not in json.dumps(details), "records carry no paths"
 
-    again = measure_plan(PLAN, Workplace(runs=tmp_path, train=False))
+    again = measure_plan(PLAN, RunOptions(runs=tmp_path, train=False))
     assert again == (rows, details)
 
 
@@ -56,7 +56,7 @@ def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
     wild = replace(TRIAL, name="wild", settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
     told = []
     plan = replace(PLAN, trials=(wild, replace(TRIAL, seeds=(0,))))
-    place = Workplace(runs=tmp_path, tell=told.append)
+    place = RunOptions(runs=tmp_path, tell=told.append)
     rows, details = measure_plan(plan, place)
     assert [line.split()[0] for line in told].count("diverged") == 2
     assert "Lower train.lr" in details["runs"][0]["diverged"]
@@ -67,7 +67,7 @@ def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
 
 
 def test_what_was_not_run_is_said_to_be_so(tmp_path):
-    rows, details = measure_plan(PLAN, Workplace(runs=tmp_path, train=False))
+    rows, details = measure_plan(PLAN, RunOptions(runs=tmp_path, train=False))
     assert details["runs"] == []
     assert [row.verdict for row in rows] == ["not run", "not run"]
 

@@ -59,13 +59,13 @@ def test_every_row_of_the_papers_tables_has_a_recipe():
             for variant in ("n2", "n2-mlp", "n4", "n4-curriculum", "n4-mlp"):
                 assert f"lra-{task}-mimoformer-{variant}{size}" in names
     for task in ("recall", "induction"):
-        for network in ("transformer", "performer", "mimoformer-n2", "mimoformer-n2-dpfp"):
+        for network in ("transformer", "performer", "mimoformer-2x2", "mimoformer-2x2-dpfp"):
             assert f"{task}-{network}" in names
 
 
 @pytest.mark.parametrize("task", ["recall", "induction"])
 @pytest.mark.parametrize(
-    "network", ["transformer", "performer", "mimoformer-n2", "mimoformer-n2-dpfp"]
+    "network", ["transformer", "performer", "mimoformer-2x2", "mimoformer-2x2-dpfp"]
 )
 def test_synthetic_tasks_keep_the_papers_sizes_and_its_training_as_a_variant(task, network):
     ours, papers = load_recipe(f"{task}-{network}"), load_recipe(f"{task}-{network}-paper")
@@ -92,7 +92,7 @@ def test_synthetic_tasks_keep_the_papers_sizes_and_its_training_as_a_variant(tas
     ],
 )
 def test_lra_models_have_the_sizes_of_the_papers_table(task, expected):
-    config = load_recipe(f"lra-{task}-mimoformer-n2").model
+    config = load_recipe(f"lra-{task}-mimoformer-2x2").model
     found = (config.depth, config.heads, config.head_dim, config.dim, config.hidden_dim)
     assert found == expected
     assert config.num_features == 256
