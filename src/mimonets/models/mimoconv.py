@@ -1,6 +1,6 @@
 """MIMOConv: several images in one pass through one WideResNet. MIMONets, section 3."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -157,6 +157,24 @@ class MIMOConv(ImageModel):
             streams = self.unbinding(pooled, size).unflatten(0, (groups, size))  # g a a d
             answers.append(streams.diagonal(dim1=1, dim2=2).mT.flatten(0, 1))
         return self.classifier(torch.cat(answers))
+
+    @property
+    def title(self) -> str:
+        """Name it by depth, width and streams, as in MIMOConv-28-10 (N=4)."""
+        config = self.config
+        return f"{type(self).__name__}-{config.depth}-{config.width} (N={config.num_streams})"
+
+    def alternatives(self) -> list[WideResNetConfig]:
+        """List the same network with one stream, and the WideResNet of the same size."""
+        config = self.config
+        plain = WideResNetConfig(
+            depth=config.depth,
+            width=config.width,
+            in_channels=config.in_channels,
+            num_classes=config.num_classes,
+            image_size=config.image_size,
+        )
+        return [replace(config, num_streams=1), plain] if config.num_streams > 1 else [plain]
 
     def isometry_penalty(self) -> Tensor:
         """Sum of the isometry penalties of all trunk convolutions, unweighted."""

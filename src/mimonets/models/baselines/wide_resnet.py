@@ -202,6 +202,11 @@ class WideResNet(ImageModel):
         check_active_streams(active_streams, self.num_streams)
         return self.classifier(self.trunk(self.stem(images)))
 
+    @property
+    def title(self) -> str:
+        """Name it by depth and width, as in WideResNet-28-10."""
+        return f"{type(self).__name__}-{self.config.depth}-{self.config.width}"
+
     def isometry_penalty(self) -> Tensor:
         """Sum of the isometry penalties of all trunk convolutions, unweighted."""
         return total_isometry_penalty(self.trunk)
