@@ -39,7 +39,7 @@ class Server(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.now = 0.0
-        self.batcher, lane = make()
+        self.batcher, _ = make()
         self.batcher.lanes.append(Lane("other", Policy(MODES[:1])))
         self.lanes = self.batcher.lanes
         self.admitted, self.ended = [], []
@@ -152,11 +152,11 @@ def test_what_can_no_longer_be_in_time_is_not_computed():
 
 def test_overload_is_refused_at_once_with_a_time_to_come_back():
     batcher, lane = make()
+    for _ in range(80):  # 20 passes of 4 in 0.2 s
+        batcher.offer(lane, ticket(), 0.0)
     with pytest.raises(RefusedError, match=r"late by \d+ ms") as refused:
-        for _ in range(1000):
-            batcher.offer(lane, ticket(), 0.0)
+        batcher.offer(lane, ticket(), 0.0)
     assert refused.value.retry_after > 0
-    assert len(lane.queue) == 80  # 20 passes of 4 in 0.2 s: inputs are counted
 
 
 def test_inputs_count_not_requests():

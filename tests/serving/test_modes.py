@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,7 +62,7 @@ def test_useful_modes_are_the_concave_hull(pairs):
     assert [m.cost for m in kept] == sorted({m.cost for m in kept}, reverse=True)
     assert kept[0].accuracy == max(m.accuracy for m in modes)
     for mode in modes:  # no mode lies above the line between two neighbours that were kept
-        for dear, cheap in zip(kept, kept[1:], strict=False):
+        for dear, cheap in pairwise(kept):
             if cheap.cost <= mode.cost <= dear.cost:
                 share = (mode.cost - cheap.cost) / (dear.cost - cheap.cost)
                 line = share * dear.accuracy + (1 - share) * cheap.accuracy

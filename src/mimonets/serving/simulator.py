@@ -53,11 +53,12 @@ class Outcome:
             if not chosen.any():
                 continue
             part = Outcome(
-                *(
-                    getattr(self, name)[chosen]
-                    for name in ("arrival", "latency", "accuracy", "active", "refused")
-                ),
-                self.slo,
+                arrival=self.arrival[chosen],
+                latency=self.latency[chosen],
+                accuracy=self.accuracy[chosen],
+                active=self.active[chosen],
+                refused=self.refused[chosen],
+                slo=self.slo,
             ).summary()
             rows["seconds"].append(number * width)
             rows["rate"].append(float(chosen.sum()) / width)
@@ -118,9 +119,7 @@ def simulate(
                 start(arrives)
             continue
         assert running is not None
-        outputs: dict[int, tuple[Any, float]] = {
-            id(item): (None, 1.0) for item in running.job.items
-        }
+        outputs = {id(item): (None, 1.0) for item in running.job.items}
         now = ends
         for ticket in batcher.finish(running, outputs, now):
             (answer,) = ticket.answers
