@@ -81,7 +81,7 @@ def tensor(inputs, **parameters):
     return request
 
 
-def make_server(engine=None, *, tenants=None, slo=1.0, theta=0.6, models=None, **settings):
+def make_server(engine=None, *, tenants=None, slo=5.0, theta=0.6, models=None, **settings):
     engine = engine or FakeEngine()
     loaders = models or {"digits": lambda: superposed("digits", engine, ACCURACIES)}
     return Server(
