@@ -105,7 +105,9 @@ def _hollow(model: Model | nn.Module | Any) -> nn.Module:
 
 def _without_memory(tensor: Tensor) -> Tensor:
     hollow = torch.empty_like(tensor, device="meta")
-    return nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
+    return (
+        nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
+    )
 
 
 def _count(hollow: nn.Module, mode: int | None, streams: int) -> Cost:
