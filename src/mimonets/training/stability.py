@@ -1,4 +1,4 @@
-"""What keeps training stable: leave out wild batches, and average the weights over time."""
+"""What keeps training stable: skip batches with huge gradients, average weights over time."""
 
 import math
 from collections.abc import Iterator
@@ -35,8 +35,9 @@ class GradientFilter:
         self.total_skipped = 0
         self.total_not_finite = 0
 
-    def accepts(self, norm: float) -> bool:
+    def accepts(self, gradient_norm: Tensor | float) -> bool:
         """Judge a batch, and count it; stop the run after too many skipped ones in a row."""
+        norm = float(gradient_norm)  # the one place where a step waits for the device
         limit = math.inf if self.config.grad_filter is None else self.config.grad_filter
         if math.isfinite(norm) and norm <= limit * self.last_mean:
             self.norm_sum += norm
@@ -106,7 +107,7 @@ class Statistics:
             torch._foreach_copy_(self.before, self.now)
 
     def restore(self) -> None:
-        """Forget the batch: a skipped one leaves no trace."""
+        """Go back to the copy."""
         if self.now:
             torch._foreach_copy_(self.now, self.before)
 
