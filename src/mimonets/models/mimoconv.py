@@ -1,6 +1,6 @@
 """MIMOConv: several images in one pass through one WideResNet. MIMONets, section 3."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -12,6 +12,7 @@ from mimonets.layers import (
     MBATBinding,
     PositionBinding,
     StreamUnbinding,
+    running,
     total_isometry_penalty,
 )
 from mimonets.models.base import ImageModel
@@ -129,34 +130,56 @@ class MIMOConv(ImageModel):
         self.check_images(images)
         active = check_active_streams(active_streams, self.num_streams)
         parts = whole_and_short_groups(self.stem(images), active)  # each: g a d h w
-        bind = self.binding.solo if solo else self.binding
-        bundles = [bind(part) for part in parts]  # g d h w, or g a d h w
         if solo:
-            return self._solo_answers(bundles, active)
-        if self.training:
-            # One pass for all, since batch statistics of a single short group would be too noisy.
-            sizes = [bundle.shape[0] for bundle in bundles]
-            pooled = list(self.trunk(torch.cat(bundles), active).split(sizes))
-        else:
-            pooled = [
-                self.trunk(bundle, part.shape[1])
-                for part, bundle in zip(parts, bundles, strict=True)
-            ]
+            return self._solo_answers(parts, active)
+        bundles = [self.binding(part) for part in parts]  # g d h w
+        pooled = self._run_trunk(bundles, [part.shape[1] for part in parts], active)
         answers = [
             self.unbinding(features, part.shape[1]).flatten(0, 1)
             for part, features in zip(parts, pooled, strict=True)
         ]
         return self.classifier(torch.cat(answers))
 
-    def _solo_answers(self, bound: list[Tensor], active: int) -> Tensor:
-        """Run a pass per image, and unbind only what it holds: each (g, a, d, h, w)."""
+    def _run_trunk(self, bundles: list[Tensor], sizes: list[int], active: int) -> list[Tensor]:
+        """Run the trunk, each part in the mode of its groups' size: (g, d, h, w) -> (g, d)."""
+        if self.training:
+            # One pass for all, since batch statistics of a single short group would be too noisy.
+            with running(active):
+                pooled = self.trunk(torch.cat(bundles))
+            return list(pooled.split([bundle.shape[0] for bundle in bundles]))
+        found = []
+        for bundle, size in zip(bundles, sizes, strict=True):
+            with running(size):
+                found.append(self.trunk(bundle))
+        return found
+
+    def _solo_answers(self, parts: list[Tensor], active: int) -> Tensor:
+        """Run a pass per image, and unbind only what it holds: each part (g, a, d, h, w)."""
+        bundles = [self.binding.solo(part).flatten(0, 1) for part in parts]
+        pooled = self._run_trunk(bundles, [part.shape[1] for part in parts], active)
         answers = []
-        for part in bound:
-            groups, size = part.shape[:2]
-            pooled = self.trunk(part.flatten(0, 1), active if self.training else size)
-            streams = self.unbinding(pooled, size).unflatten(0, (groups, size))  # g a a d
-            answers.append(streams.diagonal(dim1=1, dim2=2).mT.flatten(0, 1))
+        for part, features in zip(parts, pooled, strict=True):
+            streams = self.unbinding(features, part.shape[1]).unflatten(0, part.shape[:2])
+            answers.append(streams.diagonal(dim1=1, dim2=2).mT.flatten(0, 1))  # g a a d
         return self.classifier(torch.cat(answers))
+
+    @property
+    def title(self) -> str:
+        """Name it by depth, width and streams, as in MIMOConv-28-10 (N=4)."""
+        config = self.config
+        return f"{type(self).__name__}-{config.depth}-{config.width} (N={config.num_streams})"
+
+    def alternatives(self) -> list[WideResNetConfig]:
+        """List the same network with one stream, and the WideResNet of the same size."""
+        config = self.config
+        plain = WideResNetConfig(
+            depth=config.depth,
+            width=config.width,
+            in_channels=config.in_channels,
+            num_classes=config.num_classes,
+            image_size=config.image_size,
+        )
+        return [replace(config, num_streams=1), plain] if config.num_streams > 1 else [plain]
 
     def isometry_penalty(self) -> Tensor:
         """Sum of the isometry penalties of all trunk convolutions, unweighted."""

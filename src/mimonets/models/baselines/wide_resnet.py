@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from mimonets._config import Config, is_whole
 from mimonets.layers import (
     ActivationName,
+    BatchNorm2d,
     SkipScale,
-    StreamBatchNorm2d,
+    StreamBatchNorm,
     init_convolution,
     make_activation,
+    running,
     total_isometry_penalty,
 )
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
@@ -94,12 +96,12 @@ class NormAct(nn.Module):
 
     def __init__(self, config: WideResNetConfig, maps: int, num_streams: int) -> None:
         super().__init__()
-        self.norm = StreamBatchNorm2d(maps, num_streams)
+        self.norm = StreamBatchNorm(maps, num_streams)
         self.activation = make_activation(config.activation, maps)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Apply to (b, c, h, w)."""
-        return self.activation(self.norm(x, active_streams))
+        return self.activation(self.norm(x))
 
 
 class ResidualBlock(nn.Module):
@@ -121,25 +123,28 @@ class ResidualBlock(nn.Module):
         self.conv2 = nn.Conv2d(maps_out, maps_out, 3, padding=1, bias=False)
         self.scale = SkipScale() if config.skip_init else nn.Identity()
         self.shortcut: nn.Conv2d | None = None
-        self.shortcut_norm: StreamBatchNorm2d | None = None
+        self.shortcut_norm: StreamBatchNorm | None = None
         if stride != 1 or maps_in != maps_out:
             self.shortcut = nn.Conv2d(maps_in, maps_out, 1, stride=stride, bias=False)
             if config.shortcut_norm:
-                self.shortcut_norm = StreamBatchNorm2d(maps_out, num_streams)
+                self.shortcut_norm = StreamBatchNorm(maps_out, num_streams)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map (b, c, h, w) to (b, c', h', w')."""
-        residual = self.conv1(self.pre1(x, active_streams))
-        residual = self.conv2(self.pre2(residual, active_streams))
+        residual = self.conv1(self.pre1(x))
+        residual = self.conv2(self.pre2(residual))
         if self.shortcut is not None:
             x = self.shortcut(x)
         if self.shortcut_norm is not None:
-            x = self.shortcut_norm(x, active_streams)
+            x = self.shortcut_norm(x)
         return x + self.scale(residual)
 
 
 class Trunk(nn.Module):
-    """The three stages and the pooling: what a MIMOConv runs once for all its inputs."""
+    """The three stages and the pooling: what a MIMOConv runs once for all its inputs.
+
+    Its batch norms follow the mode that :func:`mimonets.layers.running` sets.
+    """
 
     def __init__(self, config: WideResNetConfig, num_streams: int = 1) -> None:
         super().__init__()
@@ -158,12 +163,12 @@ class Trunk(nn.Module):
             if isinstance(layer, nn.Conv2d):
                 init_convolution(layer, dirac=config.dirac_init)
 
-    def forward(self, x: Tensor, active_streams: int = 1) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map (b, c, h, w) to features (b, c')."""
         for block in self.blocks:
-            x = block(x, active_streams)
+            x = block(x)
         if self.final is not None:
-            x = self.final(x, active_streams)
+            x = self.final(x)
         return self.pool(x).flatten(1)
 
 
@@ -171,7 +176,7 @@ def make_stem(config: WideResNetConfig) -> nn.Sequential:
     """Make the first layer, which sees every input by itself: convolution, batch norm, ReLU."""
     convolution = nn.Conv2d(config.in_channels, config.stem_maps, 3, padding=1, bias=False)
     init_convolution(convolution)
-    return nn.Sequential(convolution, nn.BatchNorm2d(config.stem_maps), nn.ReLU())
+    return nn.Sequential(convolution, BatchNorm2d(config.stem_maps), nn.ReLU())
 
 
 class WideResNet(ImageModel):
@@ -200,7 +205,13 @@ class WideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        return self.classifier(self.trunk(self.stem(images)))
+        with running(1):
+            return self.classifier(self.trunk(self.stem(images)))
+
+    @property
+    def title(self) -> str:
+        """Name it by depth and width, as in WideResNet-28-10."""
+        return f"{type(self).__name__}-{self.config.depth}-{self.config.width}"
 
     def isometry_penalty(self) -> Tensor:
         """Sum of the isometry penalties of all trunk convolutions, unweighted."""
