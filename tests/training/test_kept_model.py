@@ -8,8 +8,7 @@ from torch import nn
 
 import mimonets as mn
 from mimonets.layers import untrained_modes
-from mimonets.training import loop as training_loop
-from mimonets.training import train
+from mimonets.training import keep, train
 from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
 
 
@@ -28,7 +27,7 @@ def accuracy_by_epoch(monkeypatch, accuracies):
         calls.append({name: value.clone() for name, value in model.state_dict().items()})
         return {mode: Found(accuracies[len(calls) - 1]) for mode in modes}
 
-    monkeypatch.setattr(training_loop, "evaluate", evaluate)
+    monkeypatch.setattr(keep, "evaluate", evaluate)
     return calls
 
 

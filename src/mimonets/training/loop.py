@@ -9,21 +9,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from itertools import islice
 from typing import Any
 
-from torch import nn
-
-from mimonets.evaluation.accuracy import Batches, evaluate
-from mimonets.layers import recalibrate, untrained_modes
 from mimonets.training.batch import as_batches, shard
 from mimonets.training.config import TrainConfig
 from mimonets.training.identity import Identity
+from mimonets.training.keep import end_epoch, finish, validate
 from mimonets.training.launch import check_batch, check_fit, launch_fabric, workplace
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
 from mimonets.training.result import Row, TrainResult
 from mimonets.training.run_folder import RunFolder
-from mimonets.training.stability import averaged
 from mimonets.training.state import TrainState
 from mimonets.training.step import take_step
 
@@ -63,6 +58,7 @@ def train(
     check_fit(model, train_batches, config, validation)
     fabric = launch_fabric(config)
     batches = shard(train_batches, fabric.global_rank, fabric.world_size)
+    same_batches = shard(train_batches, 0, fabric.world_size)  # on every process
     run = RunFolder(run_dir, writes=fabric.is_global_zero)
     with closing(run), workplace(model, config, fabric.device), listening_for_stop() as stop:
         with fabric.rank_zero_first():
@@ -80,7 +76,7 @@ def train(
                 state.tally.start_clock()
                 for data in batches.epoch(epoch, start):
                     check_batch(data, model, config, last=state.ends_epoch)
-                    take_step(fabric, state, config, data)
+                    take_step(state, data)
                     run.begin()
                     if bar.due():
                         bar.show(state.step, *state.tally.read(), state.tally.speed())
@@ -98,10 +94,10 @@ def train(
                         f"The data ended before the {len(batches)} batches it promised."
                     )
 
-                row = end_epoch(fabric, state, epoch)
+                row = end_epoch(state, epoch)
                 due = config.evaluate_every and (epoch + 1) % config.evaluate_every == 0
                 if validation is not None and (due or state.step == state.total_steps):
-                    row["validation"] = validate(fabric, state, config, batches, validation, run)
+                    row["validation"] = validate(state, validation, same_batches, run)
                 run.log(row)
                 history.append(row)
                 bar.end_epoch(row)
@@ -112,7 +108,7 @@ def train(
                 if stop and state.step < state.total_steps:
                     raise TrainingInterrupted(state.step, state.total_steps, str(run.folder))
 
-        result = finish(fabric, state, config, batches, run, history)
+        result = finish(state, same_batches, run, history)
         fabric.barrier()
     return result
 
@@ -135,120 +131,3 @@ def restore(state: TrainState, run: RunFolder) -> None:
             f"{run.checkpoint} does not hold the state of this run ({type(error).__name__}): it "
             f"was damaged or edited. Start again in another folder."
         ) from error
-
-
-def end_epoch(fabric: Any, state: TrainState, epoch: int) -> Row:
-    """Sum up an epoch over all processes and start the next."""
-    sums = state.tally.sums
-    if fabric.world_size > 1:
-        sums = fabric.all_reduce(sums.clone(), reduce_op="sum")
-    loss, accuracy = state.tally.read(sums)
-    skipped = state.filter.skipped
-    row = {
-        "epoch": epoch + 1,
-        "step": state.step,
-        "loss": loss,
-        "accuracy": accuracy,
-        "lr": state.lr,
-        "skipped": skipped,
-        "gradient_norm": state.filter.end_epoch(),
-        "inputs_per_second": state.tally.speed() * fabric.world_size,
-    }
-    state.tally.clear()
-    return row
-
-
-def validate(
-    fabric: Any,
-    state: TrainState,
-    config: TrainConfig,
-    batches: Batches,
-    validation: Batches,
-    run: RunFolder,
-) -> dict[str, Row]:
-    """Measure every mode, with averaged weights if there are any, and keep the best model."""
-    modes = config.evaluate_modes or tuple(config.mode_shares(state.model.num_streams))
-    found: dict[str, Row] = {}
-    best = False
-    state.statistics.remember()
-    with averaged(state.average):
-        calibrate(fabric, state.model, config, batches, modes)
-        if fabric.is_global_zero:
-            measured = evaluate(state.model, validation, modes)
-            found = {str(mode): result.as_dict() for mode, result in measured.items()}
-            mean = sum(result["accuracy"] for result in found.values()) / len(found)
-            best = mean > state.best
-            if best:
-                run.save_model(state.model, "best")
-        found, best = fabric.broadcast((found, best))
-    state.statistics.restore()
-    if best:
-        state.best = sum(result["accuracy"] for result in found.values()) / len(found)
-        state.best_step = state.step
-    return found
-
-
-def calibrate(
-    fabric: Any,
-    model: nn.Module,
-    config: TrainConfig,
-    batches: Batches,
-    modes: tuple[int, ...] | None = None,
-) -> None:
-    """Measure batch-norm statistics for the modes that were not trained, or those of them given."""
-    missing = [mode for mode in untrained_modes(model) if modes is None or mode in modes]
-    if not missing or not config.recalibrate_batches:
-        return
-    some = islice(batches.epoch(0), config.recalibrate_batches)
-    # One spoilt batch, which the filter skipped in training, would spoil the statistics.
-    sound = [images.to(fabric.device) for images, *_ in some if images.isfinite().all()]
-    if sound:
-        recalibrate(model, sound, missing)
-
-
-def finish(
-    fabric: Any,
-    state: TrainState,
-    config: TrainConfig,
-    batches: Batches,
-    run: RunFolder,
-    history: list[Row],
-) -> TrainResult:
-    """Write the last model and the best one, with statistics for every mode; hand over the kept."""
-    model = state.model
-    if state.average is not None:
-        state.average.load_into_model()
-    keep = config.keep or ("best" if state.best_step else "last")
-    weights = {"model": {name: value.clone() for name, value in model.state_dict().items()}}
-    if state.best_step == state.step:
-        weights["best"] = weights["model"]
-    elif state.best_step:
-        weights["best"] = fabric.broadcast(run.load_weights("best") if run.writes else None)
-    for name in sorted(weights, key=lambda name: name == ("best" if keep == "best" else "model")):
-        model.load_state_dict(weights[name])
-        calibrate(fabric, model, config, batches)
-        run.save_model(model, name)
-    measured = history[-1].get("validation", {}) if history else {}
-    result = TrainResult(
-        history=history,
-        final={int(mode): row for mode, row in measured.items()},
-        keep=keep,
-        steps=state.step,
-        skipped=state.filter.total_skipped,
-        not_finite=state.filter.total_not_finite,
-        seconds=round(state.seconds, 3),
-        slopes=slopes(model),
-        run_dir=run.folder,
-        rank=fabric.global_rank,
-    )
-    run.finish(result)
-    return result
-
-
-def slopes(model: nn.Module) -> dict[str, float]:
-    """Mean slope of every parametric ReLU, layer by layer."""
-    return {
-        name: float(module.weight.detach().mean())
-        for name, module in model.named_modules()
-        if isinstance(module, nn.PReLU)
-    }

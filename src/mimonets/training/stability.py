@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mimonets.layers import StreamBatchNorm2d
+from mimonets.layers import StreamBatchNorm
 from mimonets.training.config import TrainConfig
 
 
@@ -92,7 +92,7 @@ class Statistics:
     """The batch-norm statistics of a model, and how they were before the batch at hand."""
 
     def __init__(self, model: nn.Module) -> None:
-        norms = (StreamBatchNorm2d, nn.modules.batchnorm._BatchNorm)
+        norms = (StreamBatchNorm, nn.modules.batchnorm._BatchNorm)
         self.now = [
             buffer
             for module in model.modules()

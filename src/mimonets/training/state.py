@@ -13,12 +13,14 @@ from mimonets.training.stability import GradientFilter, Statistics, WeightAverag
 
 
 class TrainState:
-    """Model, optimiser, schedule, filter, average and counts of one run.
+    """Model, optimiser, schedule, filter, average and counts of one run, and where it runs.
 
     Random numbers are not in it: those of a step follow from the seed and the step's number.
     """
 
     def __init__(self, fabric: Any, model: Any, config: TrainConfig, steps_per_epoch: int) -> None:
+        self.fabric = fabric
+        self.config = config
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights

@@ -57,17 +57,16 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
 
 
-def take_step(
-    fabric: Any, state: TrainState, config: TrainConfig, data: tuple[Tensor, ...]
-) -> None:
+def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
     """Learn from one batch, or skip it if its gradient is far too large."""
+    config = state.config
     # Mostly fast, sometimes slow; warm-ups come first.
     plan = plan_step(config, state.model, state.step, state.total_steps)
-    seed_step(plan.seed + fabric.global_rank)
-    batch = prepare(fabric, data, plan, even=not state.ends_epoch)
+    seed_step(plan.seed + state.fabric.global_rank)
+    batch = prepare(state.fabric, data, plan, even=not state.ends_epoch)
 
     state.statistics.remember()
-    loss, right = learn(fabric, state, config, plan, batch)
+    loss, right = learn(state, plan, batch)
 
     norm = state.gradient_norm()
     if state.filter.accepts(norm):
@@ -105,10 +104,9 @@ def prepare(fabric: Any, data: tuple[Tensor, ...], plan: StepPlan, *, even: bool
     return batch.naming_tokens() if plan.warm_up == "retrieval" else batch
 
 
-def learn(
-    fabric: Any, state: TrainState, config: TrainConfig, plan: StepPlan, batch: Batch
-) -> tuple[Tensor, Tensor]:
+def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tensor]:
     """Run the network forwards and backwards, in parts; returns mean loss and right answers."""
+    fabric, config = state.fabric, state.config
     pieces = batch.split(config.accumulate, plan.active_streams)
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
