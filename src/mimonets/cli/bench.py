@@ -85,7 +85,7 @@ def _run_bench(
         result = bench(configs, modes, settings, after_round=advance)
     costs = {
         name: count_macs(config, result.modes.get(name, 1)).paper
-        for name, config in result.configs.items()
+        for name, config in result.networks.items()
     }
     if not quiet:
         make_console().print(bench_table(result, costs))
