@@ -16,12 +16,22 @@ MAY_IMPORT = {
     "layers": {"vsa"},
     "attention": {"vsa"},
     "models": {"attention", "layers", "vsa"},
-    "evaluation": {"models", "attention", "layers", "vsa"},
+    "inference": {"models"},
+    "evaluation": {"inference", "models", "attention", "layers", "vsa"},
     "data": set(),
     "training": {"evaluation", "models", "layers", "vsa"},
     "recipes": {"training", "evaluation", "data", "models", "vsa"},
     "experiments": {"recipes", "training", "evaluation", "models", "theory"},
-    "cli": {"experiments", "recipes", "training", "evaluation", "models", "theory", "vsa"},
+    "cli": {
+        "inference",
+        "experiments",
+        "recipes",
+        "training",
+        "evaluation",
+        "models",
+        "theory",
+        "vsa",
+    },
 }
 
 
