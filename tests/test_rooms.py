@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "layers": {"vsa"},
     "attention": {"vsa"},
     "models": {"attention", "layers", "vsa"},
-    "evaluation": {"models", "attention", "layers", "vsa"},
+    "inference": {"models"},
+    "evaluation": {"inference", "models", "attention", "layers", "vsa"},
     "data": set(),
     "training": {"evaluation", "models", "layers", "vsa"},
     "recipes": {"training", "evaluation", "data", "models", "vsa"},
@@ -24,6 +25,8 @@ MAY_IMPORT = {
     "serving": set(),
     "cli": {
         "serving",
+        "inference",
+        "layers",
         "experiments",
         "recipes",
         "training",
