@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from serving.fakes import FakeEngine, client_of, images, make_server, tensor
 
 from mimonets.serving.tenants import Tenant, Tenants, read_keys
+from serving.fakes import FakeEngine, client_of, images, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
 
@@ -96,9 +96,7 @@ BAD = {
         "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": [1]}]
     },
     "words": {
-        "inputs": [
-            {"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": ["1"] * 4}
-        ]
+        "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": ["1"] * 4}]
     },
     "ragged": {
         "inputs": [
@@ -119,9 +117,7 @@ BAD = {
     },
     "out of range": tensor(images(1e30)),
     "overflowing": {
-        "inputs": [
-            {"name": "input", "datatype": "UINT8", "shape": [1, 1, 2, 2], "data": [999] * 4}
-        ]
+        "inputs": [{"name": "input", "datatype": "UINT8", "shape": [1, 1, 2, 2], "data": [999] * 4}]
     },
     "unknown output": {**tensor(images(1)), "outputs": [{"name": "nothing"}]},
     "a mode that is none": tensor(images(1), mode="turbo"),
@@ -216,9 +212,7 @@ def test_image_files_are_classified():
         file, jpeg = picture(150), picture(200, kind="JPEG")  # 1 and 2 after standardising
         url = "data:image/png;base64," + base64.b64encode(file).decode()
         return [
-            await client.post(
-                "/v1/classify", content=file, headers={"content-type": "image/png"}
-            ),
+            await client.post("/v1/classify", content=file, headers={"content-type": "image/png"}),
             await client.post("/v1/classify", json={"images": [url, url], "mode": "slow"}),
             await client.post(
                 "/v1/classify", files=[("files", file), ("files", jpeg)], data={"mode": "2"}

@@ -5,13 +5,22 @@ import time
 import numpy as np
 import pytest
 import torch
-from serving.fakes import SPEC, FakeEngine, listening, make_server
 
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.serving.networks import superposed, switched
+from serving.fakes import SPEC, FakeEngine, listening, make_server
 
 triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
+
+TINY = {
+    "depth": 10,
+    "width": 1,
+    "initial_width": 1,
+    "in_channels": 1,
+    "num_classes": 10,
+    "image_size": 8,
+}
 
 
 class Eager:
@@ -35,20 +44,20 @@ class Eager:
 def network():
     torch.manual_seed(0)
     config = mn.MIMOConvConfig(
-        depth=10, width=1, initial_width=1, num_streams=4, in_channels=1, num_classes=10, image_size=8
+        depth=10,
+        width=1,
+        initial_width=1,
+        num_streams=4,
+        in_channels=1,
+        num_classes=10,
+        image_size=8,
     )
     return Eager(mn.MIMOConv(config))
 
 
 @pytest.fixture(scope="module")
 def address(network):
-    plain = Eager(
-        mn.WideResNet(
-            mn.WideResNetConfig(
-                depth=10, width=1, initial_width=1, in_channels=1, num_classes=10, image_size=8
-            )
-        )
-    )
+    plain = Eager(mn.WideResNet(mn.WideResNetConfig(**TINY)))
     models = {
         "digits": lambda: superposed("digits", network, {1: 0.99, 2: 0.97, 4: 0.93}),
         "pair": lambda: switched(
@@ -142,9 +151,7 @@ def test_curl_as_in_the_docs_works(address, tmp_path):
     if shutil.which("curl") is None:
         pytest.skip("curl is not here")
     request = {
-        "inputs": [
-            {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.0] * 64}
-        ]
+        "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.0] * 64}]
     }
     done = subprocess.run(
         ["curl", "-s", f"http://{address}/v2/models/digits/infer", "-d", json.dumps(request)],

@@ -7,10 +7,10 @@ import time
 import httpx
 import numpy as np
 import pytest
-from serving.fakes import ACCURACIES, FakeEngine, client_of, images, listening, make_server, tensor
 
 from mimonets.serving.networks import superposed
 from mimonets.serving.tenants import Tenant, Tenants
+from serving.fakes import ACCURACIES, FakeEngine, client_of, images, listening, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
 
@@ -458,7 +458,9 @@ def test_a_client_that_sends_its_body_slowly_delays_nobody():
 
         host, port = address.split(":")
         slow = socket.create_connection((host, int(port)))
-        slow.sendall(b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        slow.sendall(
+            b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+        )
         started = time.monotonic()
         response = httpx.post(f"http://{address}{INFER}", json=tensor(images(1)))
         assert response.status_code == 200

@@ -12,8 +12,10 @@ from mimonets.cli import (
     cost,
     demo,
     evaluate,
+    load,
     recipes,
     reproduce,
+    serve,
     simulate,
     train,
 )
@@ -28,9 +30,22 @@ examples:
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
+  mimonets serve runs/demo/digits-mimoconv-dynamic   a server that chooses the superposition by load
 """
 
-COMMANDS = (recipes, train, evaluate, cost, bench, bounds, reproduce, demo, simulate)
+COMMANDS = (
+    recipes,
+    train,
+    evaluate,
+    cost,
+    bench,
+    bounds,
+    reproduce,
+    demo,
+    serve,
+    load,
+    simulate,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
