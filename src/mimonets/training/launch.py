@@ -100,6 +100,13 @@ def check_fit(model: Model, batches: Batches, config: TrainConfig) -> None:
                 f"{warm_up}={share:g} is a warm-up that {name} does not have: "
                 f"set train.{warm_up}=0."
             )
+    if config.teacher == "slow" and 1 not in config.mode_shares(model.num_streams):
+        problems.append(
+            "teacher='slow' is this network with one active stream, a mode that is not trained: "
+            "set train.fast_share below 1, or name 1 in train.modes."
+        )
+    if config.teacher == "slow" and model.num_streams == 1:
+        problems.append(f"teacher='slow' needs several streams, and {name} has one.")
     top = max(config.evaluate_modes or (1,))
     if top > model.num_streams:
         problems.append(

@@ -20,8 +20,9 @@ from mimonets.layers import recalibrate, untrained_modes
 from mimonets.models import Model
 from mimonets.training.batch import Batch, shard
 from mimonets.training.config import TrainConfig
+from mimonets.training.distillation import taught_loss, watching
 from mimonets.training.launch import check_batch, check_fit, launch_fabric, seed_step, workplace
-from mimonets.training.objective import count_right, penalty, task_loss
+from mimonets.training.objective import count_right, penalty
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
 from mimonets.training.run_folder import RunFolder, resolved_recipe
 from mimonets.training.schedule import plan_step
@@ -115,16 +116,19 @@ def train(
                 batch_loss, right = torch.zeros(2, device=fabric.device)
                 for piece in pieces:
                     last = piece is pieces[-1]
-                    with fabric.no_backward_sync(state.network, enabled=not last):
+                    with (
+                        fabric.no_backward_sync(state.network, enabled=not last),
+                        watching(model if config.distill_features else None) as features,
+                    ):
                         logits = state.network(
                             piece.inputs,
                             active_streams=plan.active_streams,
                             **piece.arguments(),
                             **plan.options,
                         )
-                        loss = task_loss(logits, piece, config) * (
-                            piece.scored / max(1, batch.scored)
-                        )
+                        teacher = None if plan.warm_up == "retrieval" else state.teacher
+                        loss = taught_loss(logits, piece, config, teacher, features)
+                        loss = loss * (piece.scored / max(1, batch.scored))
                         fabric.backward(loss + penalty(model, config) if last else loss)
                     batch_loss += loss.detach()
                     right += count_right(logits, piece)
