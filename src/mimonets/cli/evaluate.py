@@ -4,7 +4,7 @@ from argparse import Namespace
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_json, add_modes, data_override
+from mimonets.cli._options import add_data, add_json, add_modes
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,14 +32,15 @@ def add_parser(subparsers: Any) -> None:
 def run(args: Namespace) -> None:
     """Measure a run's model in every mode."""
     from mimonets.evaluation.report import accuracy_table
-    from mimonets.recipes.execute import choose_model, measure_run
+    from mimonets.recipes import data_settings
+    from mimonets.recipes.execute import choose_model, measure_run, read_run
 
     which, _ = choose_model(args.folder, args.which)
     measured = measure_run(
         args.folder,
         args.split,
         args.active_streams,
-        data_override(args.data_dir),
+        data_settings(args.data_dir, read_run(args.folder).data.name),
         which=which,
         device=args.device,
     )

@@ -5,8 +5,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from mimonets._seeds import mean_and_deviation
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import SET_HELP, add_data, add_json, data_override, positive
+from mimonets.cli._options import SET_HELP, add_data, add_json, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -15,14 +16,14 @@ def add_parser(subparsers: Any) -> None:
         "train",
         help="train a recipe",
         description="Train a recipe into a run folder: settings, environment, metrics, "
-        "checkpoints and the trained model. Ctrl-C saves; --resume goes on, to the same weights.",
+        "checkpoints and the trained model. Ctrl-C saves; --resume continues to the same weights.",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )
     parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
     parser.add_argument("--seeds", type=positive, default=1, metavar="K", help="train K times")
     parser.add_argument("--devices", type=positive, metavar="K", help="processes on this machine")
     parser.add_argument(
@@ -35,17 +36,20 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Train a recipe, once or with several seeds."""
-    from mimonets.recipes import load_recipe
+    from mimonets.recipes import data_settings, load_recipe
     from mimonets.recipes.execute import run_recipe, taste
     from mimonets.training import TrainingDivergedError
 
-    overrides = [*args.set, *data_override(args.data_dir)]
+    overrides = [*args.set]
     if args.devices:
         overrides.append(f"train.devices={args.devices}")
     recipe = load_recipe(args.recipe, overrides)
+    if args.data_dir is not None:
+        data = data_settings(args.data_dir, recipe.data.name)
+        recipe = load_recipe(args.recipe, [*overrides, *data])
     if args.taste:
         recipe = taste(recipe)
-    folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
+    folder = Path(args.out or f"runs/{args.recipe}{'-taste' if args.taste else ''}")
     results = []
     for number in range(args.seeds):
         seeded = recipe.with_seed(recipe.train.seed + number)
@@ -84,17 +88,16 @@ def run(args: Namespace) -> None:
 
 def _summarise_seeds(results: list[Any]) -> list[dict[str, Any]]:
     """Mean and spread of the validation accuracy of each mode over the seeds."""
-    import statistics
-
     summary = []
     for mode in results[0].final:
         accuracies = [result.final[mode]["accuracy"] for result in results]
+        mean, deviation = mean_and_deviation(accuracies)
         summary.append(
             {
                 "active_streams": mode,
                 "accuracies": accuracies,
-                "mean": statistics.mean(accuracies),
-                "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+                "mean": mean,
+                "deviation": deviation,
             }
         )
     return summary

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
-from mimonets.layers import PositionBinding, ShiftedReLU, StreamBatchNorm2d, StreamUnbinding
+from mimonets.layers import (
+    PositionBinding,
+    ShiftedReLU,
+    StreamBatchNorm2d,
+    StreamUnbinding,
+    TiedConv2d,
+)
 from mimonets.models.baselines.datamux_former import GaussianMultiplexing
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
 
@@ -29,6 +35,11 @@ def layer_macs(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> 
 @layer_macs.register
 def _(layer: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
     return Macs(output.numel() * layer.weight[0].numel())
+
+
+@layer_macs.register
+def _(layer: TiedConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(output.numel() * layer.lanes * layer.own[0].numel())  # dense over all lanes
 
 
 @layer_macs.register

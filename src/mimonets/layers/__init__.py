@@ -16,22 +16,33 @@ from mimonets.layers.stream_norm import (
     running,
     untrained_modes,
 )
-from mimonets.layers.unbinding import StreamUnbinding
+from mimonets.layers.tied import Lanes, TiedConv2d
+from mimonets.layers.tiles import SlowName, Tiles, ViewName, each_alone, full_problems, make_views
+from mimonets.layers.unbinding import StreamAverage, StreamUnbinding
 
 __all__ = [
     "ActivationName",
     "BatchNorm2d",
     "HRRBinding",
+    "Lanes",
     "MBATBinding",
     "PositionBinding",
     "ShiftedReLU",
     "SkipScale",
+    "SlowName",
+    "StreamAverage",
     "StreamBatchNorm",
     "StreamBatchNorm2d",
     "StreamUnbinding",
+    "TiedConv2d",
+    "Tiles",
+    "ViewName",
+    "each_alone",
+    "full_problems",
     "init_convolution",
     "isometry_penalty",
     "make_activation",
+    "make_views",
     "recalibrate",
     "running",
     "total_isometry_penalty",

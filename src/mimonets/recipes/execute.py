@@ -9,7 +9,7 @@ import torch
 
 from mimonets._device import choose_device
 from mimonets._inputs import InputSpec
-from mimonets.data import ImageBatches, SequenceBatches, Splits, load_data
+from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
 from mimonets.evaluation.bench import default_modes
@@ -21,8 +21,6 @@ from mimonets.training import TrainResult, train
 from mimonets.training.identity import Identity
 from mimonets.training.run_folder import RunFolder, read_recipe
 from mimonets.vsa import check_active_streams
-
-EVALUATION_BATCH = 256  # inputs per call when nothing is trained
 
 
 def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> TrainResult:
@@ -111,10 +109,7 @@ def make_batches(
     data: Any, train_batches: ImageBatches | SequenceBatches
 ) -> ImageBatches | SequenceBatches:
     """Make batches to evaluate on: in order, standardised like the training data."""
-    if isinstance(data, ImageSet):
-        assert isinstance(train_batches, ImageBatches)
-        return ImageBatches(data, EVALUATION_BATCH, statistics=train_batches.statistics)
-    return SequenceBatches(data, EVALUATION_BATCH)
+    return evaluation_batches(data, statistics=getattr(train_batches, "statistics", None))
 
 
 def taste(recipe: Recipe) -> Recipe:
