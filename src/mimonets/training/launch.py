@@ -1,7 +1,5 @@
 """Before the first step: processes and devices, and whether model, data and config fit."""
 
-import ctypes
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mimonets._memory import keep_freed_memory
 from mimonets.evaluation.accuracy import Batches
 from mimonets.training.config import TrainConfig
 
@@ -76,23 +75,6 @@ def hardware(config: TrainConfig, device: torch.device) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.benchmark = benchmark
-
-
-def keep_freed_memory() -> bool:
-    """Ask glibc to keep what is freed for the next step; returns whether it agreed.
-
-    By default it hands large blocks back to the system at once, and every step pays to have them
-    mapped and zeroed again: on a CPU that can be more than half of a step's time. The process
-    then stays as large as its largest step. ``docs/speed.md`` has the ratio.
-    """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # not glibc
-        return False
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # as in malloc.h
-    wishes = ((mmap_threshold, 2**30), (trim_threshold, 2**31 - 1), (top_pad, 2**26))
-    return all(mallopt(setting, value) == 1 for setting, value in wishes)
 
 
 def check_fit(
