@@ -121,8 +121,8 @@ def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cost", "x", "--active-streams", "1,fast"], "write whole numbers with commas"),
-        (["bench", "x", "--rounds", "0"], "no whole number of at least 1"),
+        (["cost", "x", "--active-streams", "1,fast"], "write integers with commas"),
+        (["bench", "x", "--rounds", "0"], "must be an integer >= 1"),
         (["serve"], "invalid choice: 'serve'"),
     ],
 )

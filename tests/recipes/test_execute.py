@@ -26,15 +26,16 @@ def shrunk(recipe):
     if isinstance(recipe.model, DataMUXConvConfig):
         model = recipe.model  # small already
     elif isinstance(recipe.model, WideResNetConfig):
-        model = replace(recipe.model, depth=10, width=1, initial_width=1, image_size=8)
+        size = max(8, 4 * recipe.model.stem_stride)
+        model = replace(recipe.model, depth=10, width=1, initial_width=1, image_size=size)
     else:
         small = {"max_length": 24, "depth": 1, "head_dim": 4, "dim": 4, "hidden_dim": 4}
         model = replace(recipe.model, **small, heads=2)
         if hasattr(model, "num_features"):
             model = replace(model, num_features=8)
-    train = replace(
-        recipe.train, steps=2, batch_size=4, warmup=0.3, threads=1, recalibrate_batches=1
-    )
+    train = replace(recipe.train, steps=2, warmup=0.3, threads=1, recalibrate_batches=1)
+    group = 4 if train.per_stream else max(4, getattr(model, "num_streams", 4))
+    train = replace(train, batch_size=group)
     data = replace(recipe.data, crop=None, dir=None)
     return replace(recipe, model=model, data=data, train=train)
 

@@ -4,7 +4,7 @@ from argparse import Namespace
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_json, add_modes, data_override
+from mimonets.cli._options import add_data, add_json, add_modes
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,11 +26,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: Namespace) -> None:
     """Measure a run's final model in every mode."""
     from mimonets.evaluation.report import accuracy_table
-    from mimonets.recipes.execute import measure_run
+    from mimonets.recipes import data_settings
+    from mimonets.recipes.execute import measure_run, read_run
 
-    measured = measure_run(
-        args.folder, args.split, args.active_streams, data_override(args.data_dir)
-    )
+    data = data_settings(args.data_dir, read_run(args.folder).data.name)
+    measured = measure_run(args.folder, args.split, args.active_streams, data)
     if args.json:
         print_json(
             {

@@ -1,12 +1,14 @@
 """``mimonets train``: train a recipe, once or with several seeds."""
 
 import json
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from mimonets._seeds import mean_and_deviation
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import SET_HELP, add_data, add_json, data_override, positive
+from mimonets.cli._options import SET_HELP, add_data, add_json, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -15,14 +17,14 @@ def add_parser(subparsers: Any) -> None:
         "train",
         help="train a recipe",
         description="Train a recipe into a run folder: settings, environment, metrics, "
-        "checkpoints and the final model. Ctrl-C saves; --resume goes on, to the same weights.",
+        "checkpoints and the final model. Ctrl-C saves; --resume continues to the same weights.",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )
     parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
     parser.add_argument("--seeds", type=positive, default=1, metavar="K", help="train K times")
     parser.add_argument("--devices", type=positive, metavar="K", help="processes on this machine")
     parser.add_argument(
@@ -35,17 +37,20 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Train a recipe, once or with several seeds."""
-    from mimonets.recipes import load_recipe
+    from mimonets.recipes import data_settings, load_recipe
     from mimonets.recipes.execute import run_recipe, taste
     from mimonets.training import TrainingDivergedError
 
-    overrides = [*args.set, *data_override(args.data_dir)]
+    overrides = [*args.set]
     if args.devices:
         overrides.append(f"train.devices={args.devices}")
     recipe = load_recipe(args.recipe, overrides)
+    if args.data_dir is not None:
+        data = data_settings(args.data_dir, recipe.data.name)
+        recipe = load_recipe(args.recipe, [*overrides, *data])
     if args.taste:
         recipe = taste(recipe)
-    folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
+    folder = Path(args.out or f"runs/{args.recipe}{'-taste' if args.taste else ''}")
     results, rank = [], 0
     for number in range(args.seeds):
         seeded = recipe.with_seed(recipe.train.seed + number)
@@ -67,22 +72,21 @@ def run(args: Namespace) -> None:
 
     make_console().print(seeds_table(recipe.name, summary))
     first = folder if args.seeds == 1 else folder / f"seed-{recipe.train.seed}"
-    print(f"The model is in {first / 'model'}. Next: mimonets evaluate {first}")
+    print(f"The model is in {first / 'model'}. Next: mimonets evaluate {shlex.quote(str(first))}")
 
 
 def _summarise_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and spread of the accuracy of each mode over the seeds."""
-    import statistics
-
-    modes = results[0]["final"]
-    return [
-        {
-            "active_streams": int(mode),
-            "accuracies": [result["final"][mode]["accuracy"] for result in results],
-            "mean": statistics.mean(result["final"][mode]["accuracy"] for result in results),
-            "deviation": statistics.stdev(result["final"][mode]["accuracy"] for result in results)
-            if len(results) > 1
-            else None,
-        }
-        for mode in modes
-    ]
+    summary = []
+    for mode in results[0]["final"]:
+        accuracies = [result["final"][mode]["accuracy"] for result in results]
+        mean, deviation = mean_and_deviation(accuracies)
+        summary.append(
+            {
+                "active_streams": int(mode),
+                "accuracies": accuracies,
+                "mean": mean,
+                "deviation": deviation,
+            }
+        )
+    return summary

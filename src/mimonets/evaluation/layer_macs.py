@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
-from mimonets.layers import PositionBinding, ShiftedReLU, StreamBatchNorm2d, StreamUnbinding
+from mimonets.layers import (
+    PositionBinding,
+    ShiftedReLU,
+    StreamBatchNorm2d,
+    StreamUnbinding,
+    TiedConv2d,
+)
 from mimonets.models.baselines.datamux_former import GaussianMultiplexing
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
 
@@ -64,6 +70,11 @@ def _(layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], output: Tensor) 
     dim = layer.embed_dim
     projections = 2 * t * dim * dim + s * (k.shape[-1] + v.shape[-1]) * dim
     return Macs(count * (projections + 2 * t * s * dim), count * layer.num_heads * t * s)
+
+
+@layer_macs.register
+def _(layer: TiedConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(output.numel() * layer.lanes * layer.own[0].numel())  # dense over all lanes
 
 
 @layer_macs.register

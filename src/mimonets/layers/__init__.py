@@ -9,20 +9,31 @@ from mimonets.layers.isometric import (
 )
 from mimonets.layers.position_binding import HRRBinding, MBATBinding, PositionBinding
 from mimonets.layers.stream_norm import StreamBatchNorm2d, recalibrate, untrained_modes
-from mimonets.layers.unbinding import StreamUnbinding
+from mimonets.layers.tied import Lanes, TiedConv2d
+from mimonets.layers.tiles import SlowName, Tiles, ViewName, each_alone, full_problems, make_views
+from mimonets.layers.unbinding import StreamAverage, StreamUnbinding
 
 __all__ = [
     "ActivationName",
     "HRRBinding",
+    "Lanes",
     "MBATBinding",
     "PositionBinding",
     "ShiftedReLU",
     "SkipScale",
+    "SlowName",
+    "StreamAverage",
     "StreamBatchNorm2d",
     "StreamUnbinding",
+    "TiedConv2d",
+    "Tiles",
+    "ViewName",
+    "each_alone",
+    "full_problems",
     "init_convolution",
     "isometry_penalty",
     "make_activation",
+    "make_views",
     "recalibrate",
     "total_isometry_penalty",
     "untrained_modes",
