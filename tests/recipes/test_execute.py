@@ -10,6 +10,7 @@ import torch
 import mimonets as mn
 from mimonets.data import ImageBatches, ImageSet, SequenceSet, Splits
 from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
+from mimonets.models.registry import MODELS, model_class_for
 from mimonets.recipes import execute, load_recipe, recipe_names
 from mimonets.recipes.execute import (
     choose_model,
@@ -69,8 +70,28 @@ def stand_in(recipe):
     return Splits(make(64), None, make(17))
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_runs_two_steps(name, tmp_path, monkeypatch):
+# Every kind of model, data and way of training at least once; test_loader builds all of them.
+REPRESENTATIVES = (
+    *("cifar10-wideresnet", "cifar100-wideisonet", "cifar100-mimoconv-n4", "svhn-mimoconv-n2"),
+    *("cifar10-mimoconv-dynamic", "cifar10-cpu-mimoconv-n4-ours", "digits-mimoconv-dynamic"),
+    *("mnist-mimoconv-n16", "mnist-mimoconv-n16-ours", "mnist-datamux-n1", "mnist-datamux-n4"),
+    *("lra-image-transformer", "lra-text-performer-wide", "lra-text-cpu", "lra-image-cpu"),
+    *("lra-listops-mimoformer-2x2", "lra-pathfinder-mimoformer-4x4-mlp"),
+    *("lra-retrieval-mimoformer-2x2-qkv", "lra-retrieval-mimoformer-4x4-curriculum"),
+    *("lra-listops-datamux-n2", "recall-mimoformer-2x2", "recall-datamux-n2-slots"),
+    *("recall-performer-paper", "induction-transformer", "induction-mimoformer-2x2-dpfp-paper"),
+)
+
+
+def test_the_representatives_are_of_every_kind():
+    kinds = {load_recipe(name).kind for name in REPRESENTATIVES}
+    assert kinds == set(MODELS)
+    families = {name.split("-")[0] for name in recipe_names()}
+    assert {name.split("-")[0] for name in REPRESENTATIVES} == families
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_recipes_of_every_kind_run_two_steps(name, tmp_path, monkeypatch):
     recipe = shrunk(load_recipe(name))
     monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     result = run_recipe(recipe, tmp_path / "run")
@@ -119,11 +140,27 @@ def test_dynamic_recipes_train_slow_and_fast_and_measure_the_rest(tmp_path, monk
     assert mn.layers.untrained_modes(model) == []
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_has_a_taste(name):
-    recipe = taste(load_recipe(name))
-    assert recipe.train.steps == 20
-    assert recipe.data.limit <= 2000
+def test_every_recipe_has_a_taste_that_a_laptop_can_run():
+    """A taste keeps the method and shrinks what takes time: parameters times inputs in all."""
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        small = taste(recipe)
+        with torch.device("meta"):
+            whole, little = (model_class_for(r.model)(r.model) for r in (recipe, small))
+        streams = little.num_streams if small.train.per_stream else 1
+        inputs = small.train.steps * small.train.batch_size * streams
+        assert inputs * sum(p.numel() for p in little.parameters()) < 5e10, name
+        assert little.num_streams == whole.num_streams, name
+        assert small.train.mode_shares(whole.num_streams) == recipe.train.mode_shares(
+            whole.num_streams
+        ), name
+        assert small.data.name == recipe.data.name, name
+        assert small.data.limit <= 2000, name
+
+
+def test_a_taste_runs(tmp_path):
+    recipe = taste(load_recipe("digits-mimoconv-dynamic"))
+    assert run_recipe(recipe, tmp_path / "run").steps == 20
 
 
 def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
