@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from mimonets.data.interface import as_batches
 from mimonets.training import train
-from mimonets.training.batch import as_batches
 from training.tiny import TinyBatches, same_weights, tiny_config
 
 
@@ -96,6 +96,6 @@ def test_the_order_of_a_loader_follows_from_the_epoch(own_generator):
 def test_what_cannot_be_trained_is_told_what_is_missing(tmp_path):
     with pytest.raises(ValueError, match="num_streams and forward.* Linear is none: .* is None"):
         train(nn.Linear(2, 3), loader(), tiny_config(), run_dir=tmp_path / "run")
-    with pytest.raises(ValueError, match="takes batches .* or a DataLoader .* not a generator"):
+    with pytest.raises(ValueError, match="batches .* or a DataLoader .* not a generator"):
         train(foreign(), (i for i in ()), tiny_config(), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
