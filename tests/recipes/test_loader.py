@@ -182,7 +182,16 @@ def test_image_recipes_train_the_authors_network(data):
 
 @pytest.mark.parametrize(
     "value",
-    ["[1", "{a: b: c}", "!!python/object/apply:os.system [ls]", "'", "[" * 5000, "9" * 5000, "@"],
+    [
+        "[1",
+        "{a: b: c}",
+        "!!python/object/apply:os.system [ls]",
+        "'",
+        "[" * 5000,
+        "9" * 5000,
+        "@",
+        "&a [*a]",
+    ],
 )
 def test_a_value_that_is_no_yaml_gets_a_sentence(value):
     with pytest.raises(ValueError, match="cannot read the value of model.width") as error:
