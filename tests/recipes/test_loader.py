@@ -124,7 +124,7 @@ def test_overrides_are_typed():
         (["model.activation=gelu"], ["model.activation", "'relu', 'prelu', 'srelu'", "gelu"]),
         (["model.depth=12"], ["depth=12 does not split"]),
         (["width"], ["cannot read 'width': write section.setting=value"]),
-        (["model.width=0"], ["width=0 must be a whole number of at least 1"]),
+        (["model.width=0"], ["width=0 must be an integer >= 1"]),
         (["model.kind=resnet"], ["model.kind='resnet' is not known", "mimoconv"]),
         (
             ["model.widht=2", "model.depth=12", "model.binding=xor", "oops"],

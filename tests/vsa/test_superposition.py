@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -83,9 +84,13 @@ def test_modes_outside_one_to_n_are_refused(active):
         check_active_streams(active, 4)
 
 
+def test_integers_of_numpy_are_integers():
+    assert type(check_active_streams(np.int64(3), 4)) is int
+
+
 @pytest.mark.parametrize("active", [2.0, "2", True])
-def test_modes_that_are_no_whole_numbers_are_refused(active):
-    with pytest.raises(ValueError, match="no whole number"):
+def test_modes_that_are_no_integers_are_refused(active):
+    with pytest.raises(ValueError, match="must be an integer from 1"):
         check_active_streams(active, 4)
 
 
