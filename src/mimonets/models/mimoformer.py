@@ -42,7 +42,7 @@ class MIMOFormerConfig(PerformerConfig):
             or len(grid) != 2
             or not all(is_whole(side) and side >= 1 for side in grid)
         ):
-            found.append(f"grid={grid!r} must be two whole numbers of at least 1, such as (2, 2).")
+            found.append(f"grid={grid!r} must be two integers >= 1, such as (2, 2).")
         return found
 
     @property
