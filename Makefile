@@ -1,6 +1,6 @@
 # Every target sets up its own .venv from nothing, says what it does, and does it.
 #   make demo   see it work            make test   the test suite (make test-slow: the long checks)
-#   make bench  measure and record     make lint   format, lint and type checks (make format: repair)
+#   make bench  measure                make lint   format, lint and type checks (make format: repair)
 #   make docs   build the documentation into site/   make wheel   build and try what users install
 #   make lock   rewrite constraints.txt from what is installed
 
@@ -53,21 +53,23 @@ format: $(VENV)/installed-lint
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+# Into runs/results; `make bench OUT=results` takes the measurements into the documentation.
+OUT ?= runs/results
 bench: $(VENV)/installed-plot
 	@echo "==> MIMOConv-28-10, every mode, against single-input networks (about three minutes)"
-	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --plot results/bench-mimoconv.png \
-		--out results/bench-mimoconv.json
+	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --plot $(OUT)/bench-mimoconv.png \
+		--out $(OUT)/bench-mimoconv.json
 	@echo "==> the same in the memory layout that is faster on most CPUs"
 	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --channels-last \
-		--out results/bench-mimoconv-channels-last.json
+		--out $(OUT)/bench-mimoconv-channels-last.json
 	@echo "==> MIMOFormer on 4,096 tokens, against the Performer (about ten minutes)"
-	@$(BIN)/mimonets bench lra-text-mimoformer-n4 lra-text-mimoformer-n2-mlp \
-		lra-text-mimoformer-n4-mlp lra-text-mimoformer-n4-qkv \
-		--active-streams max --rounds 3 --warmup 1 --out results/bench-mimoformer.json
+	@$(BIN)/mimonets bench lra-text-mimoformer-4x4 lra-text-mimoformer-2x2-mlp \
+		lra-text-mimoformer-4x4-mlp lra-text-mimoformer-4x4-qkv \
+		--active-streams max --rounds 3 --warmup 1 --out $(OUT)/bench-mimoformer.json
 	@echo "==> the isometry penalty, against the convolution it replaces"
-	@$(BIN)/python benchmarks/isometry_penalty.py
+	@$(BIN)/python benchmarks/isometry_penalty.py $(OUT)
 	@echo "==> training steps, with and without keeping freed memory"
-	@$(BIN)/python benchmarks/allocator.py
+	@$(BIN)/python benchmarks/allocator.py $(OUT)
 
 # Warnings are errors: a link that leads nowhere, a docstring that does not parse.
 docs: $(VENV)/installed-docs

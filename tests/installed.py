@@ -1,4 +1,4 @@
-"""What must work right after ``pip install`` without extras; ``make wheel`` and ``make minimal`` run it."""
+"""What must work right after ``pip install`` without extras; ``make wheel`` runs it."""
 
 import sys
 import tempfile

@@ -21,7 +21,17 @@ MAY_IMPORT = {
     "training": {"evaluation", "models", "layers", "vsa"},
     "recipes": {"training", "evaluation", "data", "models", "vsa"},
     "experiments": {"recipes", "training", "evaluation", "models", "theory"},
-    "cli": {"experiments", "recipes", "training", "evaluation", "models", "theory", "vsa"},
+    "serving": set(),
+    "cli": {
+        "serving",
+        "experiments",
+        "recipes",
+        "training",
+        "evaluation",
+        "models",
+        "theory",
+        "vsa",
+    },
 }
 
 

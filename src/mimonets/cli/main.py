@@ -6,7 +6,17 @@ import sys
 from collections.abc import Sequence
 
 from mimonets import __version__
-from mimonets.cli import bench, bounds, cost, demo, evaluate, recipes, reproduce, train
+from mimonets.cli import (
+    bench,
+    bounds,
+    cost,
+    demo,
+    evaluate,
+    recipes,
+    reproduce,
+    simulate,
+    train,
+)
 
 EPILOG = """\
 examples:
@@ -20,7 +30,7 @@ examples:
   mimonets reproduce                               the paper's tables and figures, ours beside them
 """
 
-COMMANDS = (recipes, train, evaluate, cost, bench, bounds, reproduce, demo)
+COMMANDS = (recipes, train, evaluate, cost, bench, bounds, reproduce, demo, simulate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -202,8 +202,11 @@ class ImageModel(Model):
 
     def check_size(self, images: Tensor) -> None:
         """Refuse images that are too small for this model."""
-        if min(images.shape[2:]) < MIN_IMAGE_SIZE:
+        stride = getattr(self.config, "stem_stride", 1)
+        least = MIN_IMAGE_SIZE * stride
+        if min(images.shape[2:]) < least:
             raise ValueError(
-                f"Images of {images.shape[2]}x{images.shape[3]} do not survive two stridings: "
-                f"{type(self).__name__} needs at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE}."
+                f"Images of {images.shape[2]}x{images.shape[3]} do not survive two stridings"
+                f"{f' after a stem of stride {stride}' if stride > 1 else ''}: "
+                f"{type(self).__name__} needs at least {least}x{least}."
             )
