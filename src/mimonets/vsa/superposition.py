@@ -128,7 +128,7 @@ def unfold_streams(x: Tensor, batch_size: int, active_streams: int | None = None
     """
     groups, num_streams = x.shape[:2]
     active = check_active_streams(active_streams, num_streams)
-    whole, left_over = batch_size // active, batch_size % active
+    whole, left_over = batch_size // active, batch_size % active  # exporters know no divmod
     if batch_size < 1 or groups != whole + (left_over > 0):
         raise ValueError(
             f"{groups} groups of {active} inputs do not hold a batch of {batch_size}: "
