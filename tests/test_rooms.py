@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "serving": {"inference"},
     "cli": {
         "inference",
+        "layers",
         "serving",
         "experiments",
         "recipes",

@@ -48,7 +48,6 @@ class TrainConfig(Config):
     fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     slow_inputs: SlowInputs = "all"  # of a batch; per-stream: mode A uses batch_size x A of them
-    stream_curriculum: float = 0.0  # fraction of training, at its start, with 1, 2, 4 ... active
     retrieval: float = 0.0  # fraction of training, at its start, that names tokens, as in DataMUX
     curriculum: float = 0.0  # fraction of training, at its start, on half the grid; 1/6 for 4 x 4
     stream_curriculum: float = 0.0  # fraction of training, at its start, with 1, 2, 4 ... active

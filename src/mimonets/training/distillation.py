@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.evaluation.accuracy import IGNORED, evaluating
+from mimonets.data.interface import IGNORED
+from mimonets.evaluation.accuracy import evaluating
 from mimonets.models import load
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
