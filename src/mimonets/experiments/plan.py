@@ -2,7 +2,8 @@
 
 A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
-number of active streams. ``averages`` are over all trials whose titles begin with ``over``.
+number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
+the same seed, teaches. ``averages`` are over all trials whose titles begin with ``over``.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ PLAN_KEYS = (
 )
 TRIAL_KEYS = (
     *("title", "recipe", "set", "seeds", "modes", "paper"),
-    *("group", "our_recipe", "scaled_down", "note"),
+    *("group", "our_recipe", "scaled_down", "note", "teacher"),
 )
 AVERAGE_KEYS = ("title", "over", "paper", "note")
 
@@ -46,6 +47,7 @@ class Trial:
     our_recipe: bool = False  # not the paper's recipe
     scaled_down: bool = False
     note: str = ""
+    teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
 
     @cached_property
     def modes(self) -> tuple[int, ...]:
@@ -65,6 +67,8 @@ class Trial:
     def command(self) -> str:
         """Say how to train it by hand."""
         changes = "".join(f" --set {setting}" for setting in self.settings)
+        if self.teacher:
+            changes += f" --set train.teacher=runs/reproduce/{self.teacher}/seed-0/model"
         seeds = f" --seeds {len(self.seeds)}" if len(self.seeds) > 1 else ""
         return f"mimonets train {self.recipe}{changes}{seeds}"
 
@@ -82,6 +86,7 @@ class Trial:
         return replace(
             self,
             name=f"{self.name},scale={factor:g}",
+            teacher=self.teacher and f"{self.teacher},scale={factor:g}",
             settings=(*self.settings, *settings),
             scaled_down=True,
         )
@@ -182,6 +187,7 @@ def _check(
 def _trial(content: Mapping[str, Any]) -> Trial:
     settings = tuple(f"{name}={_written(value)}" for name, value in content.get("set", {}).items())
     changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
+    changes += ",taught" if "teacher" in content else ""
     return Trial(
         name=content["recipe"] + changes,
         title=content["title"],
@@ -194,6 +200,7 @@ def _trial(content: Mapping[str, Any]) -> Trial:
         our_recipe=content.get("our_recipe", False),
         scaled_down=content.get("scaled_down", False),
         note=content.get("note", ""),
+        teacher=content.get("teacher", ""),
     )
 
 
