@@ -43,15 +43,7 @@ class Eager:
 @pytest.fixture(scope="module")
 def network():
     torch.manual_seed(0)
-    config = mn.MIMOConvConfig(
-        depth=10,
-        width=1,
-        initial_width=1,
-        num_streams=4,
-        in_channels=1,
-        num_classes=10,
-        image_size=8,
-    )
+    config = mn.MIMOConvConfig(num_streams=4, **TINY)
     return Eager(mn.MIMOConv(config))
 
 

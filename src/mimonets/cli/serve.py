@@ -49,9 +49,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--threads", type=positive, help="CPU threads of the network (cores - 1)")
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
     parser.add_argument("--port", type=int, default=8000, help="%(default)s")
-    parser.add_argument(
-        "--keys", metavar="FILE", help="JSON: key -> tenant; needed beyond this host"
-    )
+    parser.add_argument("--keys", metavar="FILE", help="JSON: who may ask; needed beyond this host")
     parser.add_argument("--demo", action="store_true", help="a page with a load slider")
     parser.add_argument("--max-inputs", type=positive, default=256, help="of a request")
     parser.set_defaults(run=run)

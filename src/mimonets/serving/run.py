@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import sys
 from ipaddress import ip_address
 from types import FrameType
 
@@ -63,6 +64,8 @@ def run_server(
     )
     runner = _Runner(config, server)
     server.on_failure = lambda: setattr(runner, "should_exit", True)
+    # The loop and the inference thread take turns; by default a turn may last 5 ms.
+    sys.setswitchinterval(0.0005)
     asyncio.run(_serve(runner, server, demo))
     if server.failure is not None:
         raise server.failure
