@@ -140,7 +140,7 @@ async def send(
                 right[number] = answer["outputs"][0]["data"][0] == int(samples.labels[row])
 
     connector = aiohttp.TCPConnector(limit=0)
-    options = {"headers": headers, "timeout": aiohttp.ClientTimeout(total=4 * slo + 10)}
+    options: Any = {"headers": headers, "timeout": aiohttp.ClientTimeout(total=4 * slo + 10)}
     async with aiohttp.ClientSession(connector=connector, **options) as session:
         await _check(session, url)
         tasks = []
