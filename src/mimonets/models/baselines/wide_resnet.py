@@ -10,22 +10,24 @@ from typing import get_args
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets._config import Config, is_whole
+from mimonets._config import Config, is_whole, size
 from mimonets.layers import (
     ActivationName,
+    BatchNorm2d,
     SkipScale,
-    StreamBatchNorm2d,
+    StreamBatchNorm,
     TiedConv2d,
     init_convolution,
     make_activation,
+    running,
     total_isometry_penalty,
 )
-from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
+from mimonets.models.base import MAX_DEPTH, MIN_IMAGE_SIZE, ImageModel
 from mimonets.vsa import check_active_streams
 
 # b batch (or g groups)   s streams   c feature maps   h, w position
 
-Cut = Callable[[Tensor, int], Tensor]
+Cut = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +38,21 @@ class WideResNetConfig(Config):
     2
     """
 
-    depth: int = 28  # 6n + 4: three stages of n blocks with two convolutions each
-    width: int = 10  # multiplies the 16, 32 and 64 feature maps of the stages
-    initial_width: int = 1  # multiplies the 16 feature maps of the first layer
-    in_channels: int = 3  # input maps: 1 for grey, 3 for colour
-    num_classes: int = 100
-    image_size: int = 32  # side of the images it is made for, used by cost and bench; others work
+    # 6n + 4: three stages of n blocks with two convolutions each.
+    depth: int = size(28, least=10, most=MAX_DEPTH)
+    width: int = size(10)  # multiplies the 16, 32 and 64 feature maps of the stages
+    initial_width: int = size(1)  # multiplies the 16 feature maps of the first layer
+    in_channels: int = size(3)  # input maps: 1 for grey, 3 for colour
+    num_classes: int = size(100)
+    # Side of the images it is made for, used by cost and bench; others work.
+    image_size: int = size(32, least=MIN_IMAGE_SIZE)
     activation: ActivationName = "relu"  # inside the residual blocks
     skip_init: bool = False  # scale each residual branch by a number that starts at 0
     dirac_init: bool = False  # start the trunk's convolutions as identities
     shortcut_norm: bool = False  # batch norm after 1x1 shortcuts, as in the authors' code
     final_norm: bool = True  # batch norm and activation before the pooling
-    pool: int = 1  # positions per side that the pooling leaves; 1 averages the whole image
-    stem_stride: int = 1  # of the first layer: 2 makes it a network for half the resolution
+    pool: int = size(1)  # positions per side that the pooling leaves; 1 averages the whole image
+    stem_stride: int = size(1)  # of the first layer: with 2, a network for half the resolution
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -81,24 +85,10 @@ class WideResNetConfig(Config):
         """Numbers after the pooling; D_o of the unbinding."""
         return 64 * self.width * self.pool**2
 
-    def _smallest(self) -> dict[str, int]:
-        return {
-            "depth": 10,
-            "width": 1,
-            "initial_width": 1,
-            "in_channels": 1,
-            "num_classes": 1,
-            "image_size": MIN_IMAGE_SIZE,
-            "pool": 1,
-            "stem_stride": 1,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class WideIsoNetConfig(WideResNetConfig):
     """A WideResNet to be trained with the isometry penalty: the paper's stronger baseline."""
-
-    activation: ActivationName = "prelu"
 
 
 class NormAct(nn.Module):
@@ -106,12 +96,12 @@ class NormAct(nn.Module):
 
     def __init__(self, config: WideResNetConfig, maps: int, num_streams: int) -> None:
         super().__init__()
-        self.norm = StreamBatchNorm2d(maps, num_streams)
+        self.norm = StreamBatchNorm(maps, num_streams)
         self.activation = make_activation(config.activation, maps)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Apply to (b, c, h, w)."""
-        return self.activation(self.norm(x, active_streams))
+        return self.activation(self.norm(x))
 
 
 class ResidualBlock(nn.Module):
@@ -139,20 +129,20 @@ class ResidualBlock(nn.Module):
         self.conv2 = make_convolution(maps_out, maps_out, 3, 1, lanes)
         self.scale = SkipScale() if config.skip_init else nn.Identity()
         self.shortcut: nn.Conv2d | TiedConv2d | None = None
-        self.shortcut_norm: StreamBatchNorm2d | None = None
+        self.shortcut_norm: StreamBatchNorm | None = None
         if stride != 1 or maps_in != maps_out:
             self.shortcut = make_convolution(maps_in, maps_out, 1, stride, lanes)
             if config.shortcut_norm:
-                self.shortcut_norm = StreamBatchNorm2d(maps_out, num_streams)
+                self.shortcut_norm = StreamBatchNorm(maps_out, num_streams)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map (b, c, h, w) to (b, c', h', w')."""
-        residual = self.conv1(self.pre1(x, active_streams))
-        residual = self.conv2(self.pre2(residual, active_streams))
+        residual = self.conv1(self.pre1(x))
+        residual = self.conv2(self.pre2(residual))
         if self.shortcut is not None:
             x = self.shortcut(x)
         if self.shortcut_norm is not None:
-            x = self.shortcut_norm(x, active_streams)
+            x = self.shortcut_norm(x)
         return x + self.scale(residual)
 
 
@@ -167,6 +157,8 @@ def make_convolution(
 
 class Trunk(nn.Module):
     """The three stages and the pooling: what a MIMOConv runs once for all its inputs.
+
+    Its batch norms follow the mode that :func:`mimonets.layers.running` sets.
 
     Args:
         num_streams: modes to keep statistics for.
@@ -200,25 +192,25 @@ class Trunk(nn.Module):
             if isinstance(layer, nn.Conv2d | TiedConv2d):
                 init_convolution(layer, dirac=config.dirac_init)
 
-    def before(self, x: Tensor, active_streams: int = 1) -> Tensor:
+    def before(self, x: Tensor) -> Tensor:
         """Run the private stages: (b, c, h, w) -> (b, c', h', w')."""
         for block in list(self.blocks)[: self.private_blocks]:
-            x = block(x, active_streams)
+            x = block(x)
         return x
 
-    def forward(self, x: Tensor, active_streams: int = 1, cut: Cut | None = None) -> Tensor:
+    def forward(self, x: Tensor, cut: Cut | None = None) -> Tensor:
         """Run the other stages: (b, c, h, w) -> features (b, c').
 
         ``cut`` takes streams that are kept apart out of the last feature maps, (b, c, h, w) ->
         (g, s, c', h', w'); then the features are theirs, (g, s, c'').
         """
         for block in list(self.blocks)[self.private_blocks :]:
-            x = block(x, active_streams)
+            x = block(x)
         if self.final is not None:
-            x = self.final(x, active_streams)
+            x = self.final(x)
         if cut is None:
             return self.pool(x).flatten(1)
-        streams = cut(x, active_streams)
+        streams = cut(x)
         return self.pool(streams.flatten(0, 1)).flatten(1).unflatten(0, streams.shape[:2])
 
 
@@ -253,7 +245,7 @@ class Stem(nn.Sequential):
         maps = config.stem_maps if maps is None else maps
         convolution = StemConvolution(config.in_channels, maps, config.stem_stride)
         init_convolution(convolution)
-        super().__init__(convolution, nn.BatchNorm2d(maps), nn.ReLU())
+        super().__init__(convolution, BatchNorm2d(maps), nn.ReLU())
 
     def forward(self, images: Tensor, zoom: int = 1) -> Tensor:
         """Map images (b, c, h, w) to feature maps (b, d, h', w')."""
@@ -287,7 +279,8 @@ class WideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        return self.classifier(self.trunk(self.stem(images)))
+        with running(1):
+            return self.classifier(self.trunk(self.stem(images)))
 
     @property
     def title(self) -> str:
@@ -300,7 +293,7 @@ class WideResNet(ImageModel):
 
 
 class WideIsoNet(WideResNet):
-    """A WideResNet meant for training with the isometry penalty, with parametric ReLUs."""
+    """A WideResNet that is trained with the isometry penalty; otherwise the same network."""
 
     kind = "wideisonet"
     config_class = WideIsoNetConfig
