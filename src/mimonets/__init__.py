@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         WideResNetConfig,
         load,
         save,
+        superpose,
     )
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __all__ = [
     "load",
     "recalibrate",
     "save",
+    "superpose",
 ]
 
 

@@ -35,7 +35,7 @@ class BindAfter(nn.Module):
         return change_features(self.module(*inputs, **options), self.bind)
 
     def bind(self, x: Tensor) -> Tensor:
-        """Superpose groups of neighbours: (b, d, h, w) -> (g, d, h, w), or (b, t, d) -> (g, t, d)."""
+        """Superpose groups of neighbours: (b, d, h, w) -> (g, d, h, w); tokens (b, t, d) alike."""
         x = x.unflatten(0, (-1, running_mode(self.binding.num_streams)))  # g a ...
         if x.ndim == 5:
             return self.binding(x)

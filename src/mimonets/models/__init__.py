@@ -22,6 +22,7 @@ from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
+from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
 
 __all__ = [
     "MODELS",
@@ -39,6 +40,8 @@ __all__ = [
     "Performer",
     "PerformerConfig",
     "SequenceModel",
+    "Superposed",
+    "SuperposedConfig",
     "Transformer",
     "TransformerConfig",
     "WideIsoNet",
@@ -51,4 +54,5 @@ __all__ = [
     "name_of",
     "read_config",
     "save",
+    "superpose",
 ]

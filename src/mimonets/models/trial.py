@@ -89,9 +89,7 @@ def _recording(network: nn.Module, trial: Trial) -> Iterator[None]:
     for name, module in network.named_modules():
         if not name:
             continue
-        handles.append(
-            module.register_forward_pre_hook(_enter(trial, name), with_kwargs=True)
-        )
+        handles.append(module.register_forward_pre_hook(_enter(trial, name), with_kwargs=True))
         handles.append(module.register_forward_hook(_leave(trial)))
     try:
         yield
