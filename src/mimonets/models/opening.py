@@ -29,6 +29,7 @@ TRIAL_GROUPS = 3  # so that neither groups nor inputs can be broadcast to each o
 
 
 def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -> Tensor:
+    """Make whole groups of inputs to try the network with, from an example or by its own means."""
     count = TRIAL_GROUPS * num_streams
     if example is None:
         if not hasattr(network, "example_inputs"):
@@ -179,6 +180,7 @@ def _first_crossing(trial: Trial, model: Any, size: int) -> tuple[str, dict[int,
 
 
 def first_line(error: Exception) -> str:
+    """Quote an error in one line."""
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
 
 
