@@ -69,9 +69,9 @@ def test_all_mistakes_are_named_at_once():
         ({"name": "recall", "crop": 20}, "crop=20 means nothing for recall"),
         ({"name": "mnist", "sizes": (1, 1, 1)}, "sizes=.* means nothing for mnist"),
         ({"name": "listops", "validation": 5}, "validation=5 means nothing for listops.*use sizes"),
-        ({"seed": True}, "seed=True must be a whole number"),
+        ({"seed": True}, "seed=True must be an integer >= 0"),
         ({"name": "mnist", "contour_length": 9}, "contour_length=9 means nothing for mnist"),
-        ({"contour_length": 2}, "contour_length=2 must be a whole number of at least 3"),
+        ({"contour_length": 2}, "contour_length=2 must be an integer >= 3"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

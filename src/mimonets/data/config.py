@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from mimonets._config import Config, did_you_mean, is_whole
+from mimonets._config import Config, did_you_mean, is_whole, whole
 from mimonets.data.dataset import DataSet
 
 EVERY_SET = ("name", "dir", "download", "limit", "seed")  # settings that all data sets take
@@ -17,18 +17,23 @@ class DataConfig(Config):
     'mnist'
     """
 
+    # Which data, and how much of it
     name: str = "digits"  # digits ship with scikit-learn: no download
     dir: str | None = None  # where the original files are, or are put; for folder and npz the data
     download: bool = True  # fetch missing files from the data's official home
-    validation: int | None = None  # held out of the training items; None: as the source splits it
-    limit: int | None = None  # at most so many items per split, drawn by the seed, for a taste
-    seed: int = 0  # decides the validation items, the limit and everything generated
-    crop: int | None = None  # images: cut this centre square out, 20 for MNIST in the paper
-    standardise: bool = True  # images: to mean 0 and deviation 1; False: to 0..1, black stays 0
-    length: int | None = None  # sequences: most tokens; recall, induction: characters; None: paper
-    min_length: int | None = None  # listops: keep trees longer than this; None: 500, as in LRA
+    validation: int | None = whole(None, least=0)  # held out of training; None: as the source does
+    limit: int | None = whole(None)  # at most so many items per split, drawn by the seed
+    seed: int = whole(0, least=0)  # decides what is held out, limited and generated
+    # Images
+    crop: int | None = whole(None)  # cut this centre square out, 20 for MNIST in the paper
+    standardise: bool = True  # to mean 0 and deviation 1; False: to 0..1, black stays 0
+    # Sequences
+    length: int | None = whole(
+        None
+    )  # most tokens; recall, induction: characters; None: the paper's
+    min_length: int | None = whole(None, least=0)  # listops: trees longer than this; None: 500
     sizes: tuple[int, int, int] | None = None  # generated: train, validation, test; None: published
-    contour_length: int = 14  # pathfinder: paddles per target snake; 6 easy, 9 middle, 14 hard
+    contour_length: int = whole(14, least=3)  # pathfinder: paddles per snake; 6 easy, 14 hard
     targets: Literal["all", "final"] = "all"  # recall, induction: positions trained on
 
     def problems(self) -> list[str]:
@@ -36,11 +41,6 @@ class DataConfig(Config):
         from mimonets.data.registry import DATASETS
 
         found = super().problems()
-        smallest = {"validation": 0, "limit": 1, "crop": 1, "length": 1, "min_length": 0}
-        for name, least in smallest.items():
-            value = getattr(self, name)
-            if value is not None and not (is_whole(value) and value >= least):
-                found.append(f"{name}={value!r} must be an integer >= {least}, or null.")
         sizes = self.sizes
         if sizes is not None and not (
             len(sizes) == 3
@@ -63,9 +63,6 @@ class DataConfig(Config):
         if record.needs_dir and not self.dir:
             found.append(f"name={self.name!r} needs dir: the path of {record.needs_dir}.")
         return found + self._unused(record)
-
-    def _smallest(self) -> dict[str, int]:
-        return {"seed": 0, "contour_length": 3}
 
     def _unused(self, record: DataSet) -> list[str]:
         """List settings that this data would silently ignore."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mimonets._config import Config
+from mimonets._config import Config, whole
 
 # b images   c channels   h, w height and width
 
@@ -24,16 +24,13 @@ class AugmentConfig(Config):
     0
     """
 
-    padding: int = 4  # random crop of the image's own size after so much padding on each side
+    padding: int = whole(4, least=0)  # on each side, before a random crop of the old size
     mode: Literal["zero", "reflect"] = "zero"  # what the padding is filled with
     flip: bool = True  # left and right change places with probability 1/2
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         return super().problems() + self._wrong_choice("mode", ("zero", "reflect"))
-
-    def _smallest(self) -> dict[str, int]:
-        return {"padding": 0}
 
 
 def draw_offsets(count: int, padding: int, *, generator: torch.Generator) -> Tensor:
