@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mimonets.inference import Engine, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
         DataMUXConv,
@@ -36,6 +37,7 @@ __all__ = [
     "DataMUXConvConfig",
     "DataMUXFormer",
     "DataMUXFormerConfig",
+    "Engine",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
@@ -48,6 +50,7 @@ __all__ = [
     "WideIsoNetConfig",
     "WideResNet",
     "WideResNetConfig",
+    "export",
     "load",
     "recalibrate",
     "save",
@@ -57,8 +60,10 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
-    room = "mimonets.layers" if name == "recalibrate" else "mimonets.models"
-    return getattr(import_module(room), name)
+    room = {"recalibrate": "layers", "Engine": "inference", "export": "inference"}.get(
+        name, "models"
+    )
+    return getattr(import_module(f"mimonets.{room}"), name)
 
 
 def __dir__() -> list[str]:

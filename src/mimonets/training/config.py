@@ -38,12 +38,19 @@ class TrainConfig(Config):
     isometry: float = 1e-4  # gamma: weight of the isometry penalty, where the model has one
     key_penalty: float = 0.1  # mu: weight of the stream-key penalty, where the model has one
 
+    # What a teacher adds, see training/distillation.py
+    teacher: str | None = None  # folder of a trained network, or "slow": this one's own slow mode
+    distill: float = 0.5  # weight of the teacher's answers; the labels have the rest
+    temperature: float = 4.0  # softens the answers of both
+    distill_features: float = 0.0  # weight of the distance between their features' similarities
+
     # Which mode a batch runs in
     fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     slow_inputs: SlowInputs = "all"  # of a batch; per-stream: mode A uses batch_size x A of them
     retrieval: float = 0.0  # fraction of training, at its start, that names tokens, as in DataMUX
     curriculum: float = 0.0  # fraction of training, at its start, on half the grid; 1/6 for 4 x 4
+    stream_curriculum: float = 0.0  # fraction of training, at its start, with 1, 2, 4 ... active
     exact: float = 0.0  # fraction of training, at its start, that uses softmax attention
     solo: float = 0.0  # fraction of training, after exact, with every input alone in its stream
 
@@ -59,6 +66,7 @@ class TrainConfig(Config):
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     epsilon: float = 1e-6  # of AdamW
     weight_decay: float = 1e-5  # never on activations, stream keys and unbinding matrices
+    cross_decay: float | None = None  # between tied lanes; None: like the other weights
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
     # What keeps it stable
@@ -119,7 +127,7 @@ class TrainConfig(Config):
     def cuts_batches(self, num_streams: int) -> bool:
         """Whether ``slow_inputs`` makes a difference: some mode has fewer than all streams."""
         smaller = any(mode < num_streams for mode in self.mode_shares(num_streams))
-        return self.per_stream and (smaller or self.curriculum > 0)
+        return self.per_stream and (smaller or self.curriculum + self.stream_curriculum > 0)
 
     def mode_shares(self, num_streams: int) -> dict[int, float]:
         """Share of the batches that each number of active streams gets.
@@ -176,6 +184,11 @@ class TrainConfig(Config):
             "mixup": (from_, 0, below, float("inf")),
             "isometry": (from_, 0, below, float("inf")),
             "key_penalty": (from_, 0, below, float("inf")),
+            "distill": (from_, 0, to, 1),
+            "temperature": (above, 0, below, float("inf")),
+            "distill_features": (from_, 0, below, float("inf")),
+            "cross_decay": (from_, 0, below, float("inf")),
+            "stream_curriculum": (from_, 0, to, 1),
             "fast_share": (from_, 0, to, 1),
             "retrieval": (from_, 0, to, 1),
             "curriculum": (from_, 0, to, 1),
@@ -187,7 +200,7 @@ class TrainConfig(Config):
             "ema": (from_, 0, below, 1),
             "checkpoint_seconds": (above, 0, to, float("inf")),
         }
-        optional = {"start_lr", "final_lr", "grad_filter", "grad_clip", "ema"}
+        optional = {"start_lr", "final_lr", "grad_filter", "grad_clip", "ema", "cross_decay"}
         found = []
         for name, (low_word, low, high_word, high) in limits.items():
             value = getattr(self, name)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from mimonets.training.batch import Batch, gather
 from mimonets.training.config import TrainConfig
-from mimonets.training.objective import count_right, penalty, task_loss
+from mimonets.training.distillation import taught_loss, watching
+from mimonets.training.objective import count_right, penalty
 from mimonets.training.state import TrainState
-from mimonets.training.warm_ups import Grid, grid_at, warm_up_at
+from mimonets.training.warm_ups import Grid, grid_at, streams_at, warm_up_at
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     rng = random.Random(f"{config.seed}/{step}")
     shares = config.mode_shares(model.num_streams)
     active = rng.choices(list(shares), list(shares.values()))[0]
+    active = min(active, streams_at(config, model.num_streams, step, total_steps))
     share = rng.betavariate(config.mixup, config.mixup) if config.mixup else 1.0
     grid = grid_at(config, model, step, total_steps)
     if grid is not None:
@@ -111,14 +113,18 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
         last = piece is pieces[-1]
-        with fabric.no_backward_sync(state.network, enabled=not last):
+        with (
+            fabric.no_backward_sync(state.network, enabled=not last),
+            watching(state.model if config.distill_features else None) as features,
+        ):
             logits = state.network(
                 piece.inputs,
                 active_streams=plan.active_streams,
                 **piece.arguments(),
                 **plan.options,
             )
-            loss = task_loss(logits, piece, config)
+            teacher = None if plan.warm_up == "retrieval" else state.teacher
+            loss = taught_loss(logits, piece, config, teacher, features)
             if len(pieces) > 1:
                 loss = loss * (piece.scored / batch.scored.clamp_min(1))
             fabric.backward(loss + penalty(state.model, config) if last else loss)
