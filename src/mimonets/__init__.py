@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mimonets._create import create, list_models
     from mimonets.layers import recalibrate
     from mimonets.models import (
         DataMUXConv,
@@ -48,17 +49,24 @@ __all__ = [
     "WideIsoNetConfig",
     "WideResNet",
     "WideResNetConfig",
+    "create",
+    "list_models",
     "load",
     "recalibrate",
     "save",
 ]
 
+_ROOMS = {
+    "create": "mimonets._create",
+    "list_models": "mimonets._create",
+    "recalibrate": "mimonets.layers",
+}
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
-    room = "mimonets.layers" if name == "recalibrate" else "mimonets.models"
-    return getattr(import_module(room), name)
+    return getattr(import_module(_ROOMS.get(name, "mimonets.models")), name)
 
 
 def __dir__() -> list[str]:

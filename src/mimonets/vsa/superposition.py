@@ -22,7 +22,7 @@ def check_active_streams(active_streams: int | None, num_streams: int) -> int:
     """
     if active_streams is None:
         return num_streams
-    if isinstance(active_streams, bool) or not isinstance(active_streams, Integral):
+    if isinstance(active_streams, bool) or not issubclass(type(active_streams), Integral):
         raise ValueError(
             f"active_streams={active_streams!r} must be an integer "
             f"from 1 (slow) to {num_streams} (fast), or None for {num_streams}."
