@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mimonets._create import create, list_models
     from mimonets.inference import Engine, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
@@ -51,21 +52,28 @@ __all__ = [
     "WideIsoNetConfig",
     "WideResNet",
     "WideResNetConfig",
+    "create",
     "export",
+    "list_models",
     "load",
     "recalibrate",
     "save",
     "superpose",
 ]
 
+_ROOMS = {
+    "Engine": "mimonets.inference",
+    "create": "mimonets._create",
+    "export": "mimonets.inference",
+    "list_models": "mimonets._create",
+    "recalibrate": "mimonets.layers",
+}
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
-    room = {"recalibrate": "layers", "Engine": "inference", "export": "inference"}.get(
-        name, "models"
-    )
-    return getattr(import_module(f"mimonets.{room}"), name)
+    return getattr(import_module(_ROOMS.get(name, "mimonets.models")), name)
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,8 @@ from mimonets.models.baselines.wide_resnet import (
     WideResNet,
     WideResNetConfig,
 )
-from mimonets.models.checkpoint import load, read_config, save
+from mimonets.models.card import ModelCard
+from mimonets.models.checkpoint import load, read_config, read_inputs, save
 from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
@@ -36,6 +37,7 @@ __all__ = [
     "MIMOFormer",
     "MIMOFormerConfig",
     "Model",
+    "ModelCard",
     "MultipleInput",
     "Performer",
     "PerformerConfig",
@@ -53,6 +55,7 @@ __all__ = [
     "load",
     "name_of",
     "read_config",
+    "read_inputs",
     "save",
     "superpose",
 ]
