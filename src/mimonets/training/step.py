@@ -1,6 +1,7 @@
 """One optimiser step: what it does is decided from its number, then done."""
 
 import random
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +27,11 @@ class StepPlan:
     seed: int  # for everything else that is random: partners and dropout
     warm_up: str | None = None  # the simpler way to run that this step takes
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the model's forward takes beside the batch and the number of active streams."""
-        grid = {} if self.grid is None else {"grid": self.grid}
-        return grid | ({} if self.warm_up is None else {self.warm_up: True})
+    def warming_up(self, model: Any) -> AbstractContextManager[None]:
+        """Let the model run as this step wants it; most steps ask nothing of it."""
+        if self.warm_up is None and self.grid is None:
+            return nullcontext()
+        return model.warming_up(self.warm_up, grid=self.grid)
 
 
 def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> StepPlan:
@@ -68,7 +69,8 @@ def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
     batch = prepare(state.fabric, data, plan, even=not state.ends_epoch)
 
     state.statistics.remember()
-    loss, right = learn(state, plan, batch)
+    with plan.warming_up(state.model):
+        loss, right = learn(state, plan, batch)
 
     norm = state.gradient_norm()
     if state.filter.accepts(norm):
@@ -121,7 +123,6 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
                 piece.inputs,
                 active_streams=plan.active_streams,
                 **piece.arguments(),
-                **plan.options,
             )
             teacher = None if plan.warm_up == "retrieval" else state.teacher
             loss = taught_loss(logits, piece, config, teacher, features)
