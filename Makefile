@@ -1,6 +1,7 @@
 # Every target sets up its own .venv from nothing, says what it does, and does it.
 #   make demo   see it work            make test   the test suite (make test-slow: the long checks)
-#   make bench  measure and record     make lint   format, lint and type checks (make format: repair)
+#   make bench  measure                make lint   format, lint and type checks (make format: repair)
+#   make docs   build the documentation into site/   make wheel   build and try what users install
 #   make lock   rewrite constraints.txt from what is installed
 
 PYTHON ?= python3
@@ -12,10 +13,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_WAIT_POLICY := PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench lock clean
+.PHONY: help demo test test-slow lint format bench docs wheel minimal lock clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,4p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,5p'
 
 $(BIN)/python:
 	@echo "==> making $(VENV) with $(PYTHON)"
@@ -52,27 +53,51 @@ format: $(VENV)/installed-lint
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+# Into runs/results; `make bench OUT=results` takes the measurements into the documentation.
+OUT ?= runs/results
 bench: $(VENV)/installed-plot
 	@echo "==> MIMOConv-28-10, every mode, against single-input networks (about three minutes)"
-	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --plot results/bench-mimoconv.png \
-		--out results/bench-mimoconv.json
+	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --plot $(OUT)/bench-mimoconv.png \
+		--out $(OUT)/bench-mimoconv.json
 	@echo "==> the same in the memory layout that is faster on most CPUs"
 	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --channels-last \
-		--out results/bench-mimoconv-channels-last.json
+		--out $(OUT)/bench-mimoconv-channels-last.json
 	@echo "==> MIMOFormer on 4,096 tokens, against the Performer (about ten minutes)"
-	@$(BIN)/mimonets bench lra-text-mimoformer-n4 lra-text-mimoformer-n2-mlp \
-		lra-text-mimoformer-n4-mlp lra-text-mimoformer-n4-qkv \
-		--active-streams max --rounds 3 --warmup 1 --out results/bench-mimoformer.json
+	@$(BIN)/mimonets bench lra-text-mimoformer-4x4 lra-text-mimoformer-2x2-mlp \
+		lra-text-mimoformer-4x4-mlp lra-text-mimoformer-4x4-qkv \
+		--active-streams max --rounds 3 --warmup 1 --out $(OUT)/bench-mimoformer.json
 	@echo "==> the isometry penalty, against the convolution it replaces"
-	@$(BIN)/python benchmarks/isometry_penalty.py
+	@$(BIN)/python benchmarks/isometry_penalty.py $(OUT)
 	@echo "==> training steps, with and without keeping freed memory"
-	@$(BIN)/python benchmarks/allocator.py
+	@$(BIN)/python benchmarks/allocator.py $(OUT)
 
-lock: $(VENV)/installed-test $(VENV)/installed-lint
+# Warnings are errors: a link that leads nowhere, a docstring that does not parse.
+docs: $(VENV)/installed-docs
+	@echo "==> building the documentation into site/"
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs site
+
+# A wheel and an sdist, then the wheel in an environment of its own: the library, its data files, the command.
+wheel: $(VENV)/installed-lint
+	@echo "==> building dist/ and trying the wheel outside the source tree"
+	@rm -rf dist $(VENV)-wheel
+	@$(BIN)/python -m build --quiet --outdir dist .
+	@$(PYTHON) -m venv $(VENV)-wheel
+	@$(VENV)-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	@cd $(VENV)-wheel && bin/python ../tests/installed.py && bin/mimonets --version
+
+# The library without any extra.
+minimal:
+	@echo "==> the library with its required dependencies only"
+	@rm -rf $(VENV)-minimal
+	@$(PYTHON) -m venv $(VENV)-minimal
+	@$(VENV)-minimal/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
+	@cd $(VENV)-minimal && bin/python ../tests/installed.py
+
+lock: $(VENV)/installed-test $(VENV)/installed-lint $(VENV)/installed-docs
 	@echo "==> writing constraints.txt"
 	@$(BIN)/python -m pip freeze --exclude-editable \
 		| sed -E 's/\+[A-Za-z0-9.]+$$//' | grep -v '^mimonets' > constraints.txt.new
 	@mv constraints.txt.new constraints.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-wheel $(VENV)-minimal dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
 """Time training steps with and without keeping freed memory, in interleaved processes.
 
-Writes results/bench-allocator.json: forward and backward of a MIMOConv-10-1 with 16 streams on 128
-superpositions, one thread. Counts processor time, which other work on the machine hardly changes.
+Forward and backward of a MIMOConv-10-1 with 16 streams on 128 superpositions, one thread. Counts
+processor time, which other work on the machine hardly changes. Writes bench-allocator.json into the
+folder that is named, or runs/results.
 """
 
 import json
@@ -14,10 +15,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from mimonets._files import write_text
+from mimonets._memory import keep_freed_memory
 from mimonets.evaluation.provenance import environment
 from mimonets.recipes import load_recipe
 from mimonets.recipes.execute import make_model
-from mimonets.training.launch import keep_freed_memory
 
 ROUNDS, STEPS = 3, 6
 
@@ -43,7 +45,7 @@ def measure(name: str) -> float:
     return float(done.stdout)
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Time both sides in turn and write the ratio."""
     times: dict[str, list[float]] = {"kept": [], "handed back": []}
     for _ in range(ROUNDS):
@@ -57,14 +59,14 @@ def main() -> None:
         "speedup": {"median": median, "low": min(ratios), "high": max(ratios)},
         "seconds": times,
     }
-    path = Path(__file__).parent.parent / "results" / "bench-allocator.json"
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "bench-allocator.json", json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:2] in (["kept"], ["handed back"]):
         if sys.argv[1] == "kept":
             assert keep_freed_memory()
         print(seconds_per_step())
     else:
-        main()
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/results"))

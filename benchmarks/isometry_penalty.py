@@ -1,10 +1,11 @@
 """Time the isometry penalty by matrix products against the convolution it replaces.
 
-Writes results/bench-isometry.json: forward and backward over all trunk convolutions of a
-MIMOConv-28-10, interleaved.
+Forward and backward over all trunk convolutions of a MIMOConv-28-10, interleaved. Writes
+bench-isometry.json into the folder that is named, or runs/results.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets import MIMOConv, MIMOConvConfig
+from mimonets._files import write_text
 from mimonets.evaluation import Contender, race
 from mimonets.evaluation.provenance import environment
 from mimonets.layers import isometry_penalty
@@ -29,7 +31,7 @@ def penalty_by_convolution(weight: Tensor, stride: int) -> Tensor:
     return (gram - delta).square().sum() / 2
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Time both and write the ratio."""
     model = MIMOConv(MIMOConvConfig())
     layers = [layer for layer in model.trunk.modules() if isinstance(layer, nn.Conv2d)]
@@ -56,9 +58,9 @@ def main() -> None:
         "speedup": {"median": median, "low": low, "high": high},
         "seconds": {fast.name: fast.seconds, slow.name: slow.seconds},
     }
-    path = Path(__file__).parent.parent / "results" / "bench-isometry.json"
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "bench-isometry.json", json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/results"))

@@ -7,7 +7,7 @@ the answer is the dictionary entry nearest to what the block adds to the asking 
 
 Alone in its pass the block is always right. What superposition adds is crosstalk: this measures it
 for every extent of superposition, against the size of the embedding (E) and of the head (D).
-Writes results/recall-in-superposition.json and a plot.
+Writes recall-in-superposition.json and a plot into runs/results, or --out.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mimonets._files import write_text
 from mimonets.attention import ReLUFeatures
 from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.evaluation.provenance import environment
@@ -93,7 +94,9 @@ def main() -> None:
     """Measure, print, write and draw."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--groups", type=int, default=50, help="passes per figure (%(default)s)")
-    groups = parser.parse_args().groups
+    parser.add_argument("--out", default="runs/results", metavar="DIR", help="(%(default)s)")
+    args = parser.parse_args()
+    groups, folder = args.groups, Path(args.out)
     rows = [
         {
             "extent": extent,
@@ -108,15 +111,14 @@ def main() -> None:
         for head_dim in (dim, 4 * dim)
         for extent in EXTENTS
     ]
-    results = Path(__file__).parent.parent / "results"
+    folder.mkdir(parents=True, exist_ok=True)
     record = {"environment": environment(), "pairs": PAIRS, "rows": rows}
-    path = results / "recall-in-superposition.json"
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / "recall-in-superposition.json", json.dumps(record, indent=2) + "\n")
     for row in rows:
         print(
             "{grid}x{grid}  E={embedding:<5} D={head:<5} {extent:<18} {accuracy:.1%}".format(**row)
         )
-    draw(rows, results / "recall-in-superposition.png")
+    draw(rows, folder / "recall-in-superposition.png")
 
 
 def draw(rows: list[dict[str, object]], path: Path) -> None:

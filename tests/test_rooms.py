@@ -22,7 +22,9 @@ MAY_IMPORT = {
     "training": {"evaluation", "models", "layers", "vsa"},
     "recipes": {"training", "evaluation", "data", "models", "vsa"},
     "experiments": {"recipes", "training", "evaluation", "models", "theory"},
+    "serving": {"inference"},
     "cli": {
+        "serving",
         "inference",
         "experiments",
         "recipes",

@@ -1,8 +1,11 @@
 """The base of every config: a frozen dataclass that refuses nonsense, and names every mistake."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from typing import TypeVar
+
+C = TypeVar("C", bound="Config")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,10 @@ class Config:
             for name, least in self._smallest().items()
             if not is_whole(getattr(self, name)) or getattr(self, name) < least
         ]
+
+    def narrowed_to(self, kind: type[C]) -> C:
+        """Keep the settings that another kind of config has too, and drop the others."""
+        return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
 
     def _smallest(self) -> dict[str, int]:
         """Say which settings are whole numbers, and the smallest that fits."""

@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from mimonets.cli.main import main
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(capsys, *arguments):
@@ -28,14 +31,17 @@ def test_bounds_prints_saves_and_draws(capsys, tmp_path):
     assert files["--plot"].read_bytes().startswith(b"\x89PNG")
     assert files["--plot-kernel"].read_bytes().startswith(b"\x89PNG")
     record = json.loads(files["--out"].read_text())
-    assert (record["seed"], record["samples"]) == (3, 20)
-    assert record["environment"]["cpu"]
+    assert (record["report"]["seed"], record["report"]["samples"]) == (3, 20)
+    # The same file as `mimonets reproduce bounds` writes, which the documentation is made from.
+    published = json.loads((ROOT / "results" / "bounds.json").read_text())
+    assert list(record) == list(published)
+    assert [row["what"] for row in record["rows"]] == [row["what"] for row in published["rows"]]
 
 
 def test_bounds_json_is_nothing_but_json(capsys):
     code, out, _ = run(capsys, "--samples", "20", "--json")
     assert code == 0
-    assert len(json.loads(out)["rows"]) == 34
+    assert len(json.loads(out)["report"]["rows"]) == 34
 
 
 def test_plan_answers_in_numbers_and_in_words(capsys):

@@ -1,9 +1,12 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from mimonets.cli.main import main
 from mimonets.experiments import experiments
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(capsys, *arguments):
@@ -21,12 +24,13 @@ def test_the_list_names_every_experiment_and_how_it_stands(capsys, tmp_path):
     assert "Also in the paper" in out
 
 
-def test_the_list_as_json_has_the_commands(capsys):
-    _, out, _ = run(capsys, "--json")
+def test_the_list_as_json_has_the_commands(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where the published results are
+    _, out, _ = run(capsys, "--json", "--out", str(tmp_path))
     listed = {one["name"]: one for one in json.loads(out)}
     assert set(listed) == set(experiments())
-    assert "mimonets train lra-text-mimoformer-n2 --seeds 5" in listed["lra"]["commands"]
-    assert listed["cost-mimoconv"]["status"] == "27 reproduced, 3 differs"
+    assert "mimonets train lra-text-mimoformer-2x2 --seeds 5" in listed["lra"]["commands"]
+    assert listed["cost-mimoconv"]["status"] == "published: 27 reproduced, 3 differs"
 
 
 def test_an_experiment_is_written_down_and_shown_beside_the_paper(capsys, tmp_path):
@@ -36,7 +40,26 @@ def test_an_experiment_is_written_down_and_shown_beside_the_paper(capsys, tmp_pa
     assert f"wrote {tmp_path}/cost-mimoconv.json" in err
     record = json.loads((tmp_path / "cost-mimoconv.json").read_text())
     assert record["experiment"] == "cost-mimoconv"
-    assert run(capsys, "--out", str(tmp_path), "--json")[1].count("reproduced") == 1
+    listed = {
+        one["name"]: one for one in json.loads(run(capsys, "--out", str(tmp_path), "--json")[1])
+    }
+    assert listed["cost-mimoconv"]["status"] == "27 reproduced, 3 differs", "one's own comes first"
+
+
+def test_nothing_is_written_into_published_results_unless_asked(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    code, _, err = run(capsys, "cost-mimoconv")
+    assert code == 0
+    assert "wrote runs/results/cost-mimoconv.json" in err
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_a_damaged_record_does_not_hide_the_list(capsys, tmp_path):
+    (tmp_path / "mnist.json").write_text("{")
+    code, out, _ = run(capsys, "--out", str(tmp_path), "--json")
+    assert code == 0
+    assert "cannot be read: delete it" in out
 
 
 def test_a_report_without_runs_says_what_was_not_run(capsys, tmp_path):
@@ -64,6 +87,8 @@ def test_commands_can_be_shown(capsys):
     [
         (["mnst"], "did you mean 'mnist'"),
         (["lra"], "needs a GPU (25 to 47 hours"),
+        (["cost-mimoconv", "--scale", "0.5"], "trains nothing: leave out --scale"),
+        (["nowhere.yaml"], "nowhere.yaml"),
     ],
 )
 def test_wrong_turns_end_in_one_line(capsys, arguments, message, monkeypatch):

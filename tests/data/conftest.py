@@ -1,13 +1,15 @@
 """Small files in the published formats, made by the tests, and real data where it is at hand."""
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-REAL_DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+BESIDE = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+REAL_DATA = Path(os.environ.get("MIMONETS_TEST_DATA", BESIDE))
 
 
 @pytest.fixture(autouse=True)

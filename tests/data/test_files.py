@@ -11,8 +11,9 @@ import zipfile
 import numpy as np
 import pytest
 
+from mimonets._extras import need
 from mimonets.data import DataConfig, load_data
-from mimonets.data.files import Remote, atomic_write, cached, fetch, find_or_fetch, need
+from mimonets.data.files import Remote, atomic_write, cached, fetch, find_or_fetch
 
 # A failed request of pooch leaves its socket to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -63,7 +64,7 @@ def test_a_file_that_arrives_damaged_is_not_kept(home, tmp_path):
     (home[1] / "x.gz").write_bytes(b"conten")
     with pytest.raises(ValueError, match=r"arrived damaged .* was not kept: try again"):
         fetch(remote, tmp_path / "data")
-    assert list((tmp_path / "data").iterdir()) == []
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_file_that_is_not_there_leaves_nothing(home, tmp_path):
@@ -72,6 +73,13 @@ def test_a_file_that_is_not_there_leaves_nothing(home, tmp_path):
     with pytest.raises(ValueError, match=message) as caught:
         fetch(remote, tmp_path / "data")
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_failed_download_keeps_the_folders_that_were_there(home, tmp_path):
+    (tmp_path / "data").mkdir()
+    with pytest.raises(ValueError, match="cannot be fetched"):
+        fetch(Remote(home[0] + "nothing.gz", "0" * 32), tmp_path / "data" / "deep" / "deeper")
     assert list((tmp_path / "data").iterdir()) == []
 
 
@@ -106,7 +114,7 @@ def test_retrieval_says_where_its_files_come_from(tmp_path):
 
 def test_a_missing_extra_is_met_with_the_install_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ValueError, match=r"needs pooch.*pip install 'mimonets\[data\]'"):
+    with pytest.raises(ValueError, match=r"needs pooch.*pip install -e '.\[data\]' in a clone"):
         need("pooch")
 
 

@@ -81,7 +81,7 @@ def test_an_idx_file_of_another_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match="does not start like an idx file of bytes"):
         read_idx(path)
     path.write_bytes(struct.pack(">HBBI", 0, 8, 1, 5) + b"1234")
-    with pytest.raises(ValueError, match=r"12 bytes do not hold the shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"4 bytes do not hold the shape \(5,\)"):
         read_idx(path)
 
 

@@ -56,6 +56,11 @@ def test_both_labels_are_as_frequent_and_images_differ(drawn):
     assert (images.min(axis=(1, 2)) == 0).all()
 
 
+def test_a_contour_that_does_not_fit_is_refused_instead_of_searched_for():
+    with pytest.raises(ValueError, match="contour_length=60 does not fit 32x32 pixels.*such as 14"):
+        load_data(DataConfig(name="pathfinder", contour_length=60, sizes=(4, 0, 4)))
+
+
 def test_the_same_generator_state_draws_the_same_images():
     first, second = (draw_images(3, 6, np.random.default_rng(5)) for _ in range(2))
     assert np.array_equal(first[0], second[0])

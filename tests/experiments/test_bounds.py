@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mimonets.experiments import Row, Workplace, bounds, find_experiment
+from mimonets.experiments import Row, RunOptions, bounds, find_experiment
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -20,14 +20,14 @@ def committed_report(monkeypatch):
 @pytest.mark.parametrize("name", ["bounds", "relu-kernel"])
 def test_the_committed_rows_follow_from_the_report(name, committed_report):
     committed = json.loads((RESULTS / f"{name}.json").read_text())
-    again = json.loads(json.dumps(find_experiment(name).run(Workplace())))
+    again = json.loads(json.dumps(find_experiment(name).run(RunOptions())))
     for record in (committed, again):
         del record["environment"]
     assert again == committed
 
 
 def test_every_formula_is_held_to_its_simulation(committed_report):
-    rows = bounds.measure_bounds(Workplace())[0] + bounds.measure_relu_kernel(Workplace())[0]
+    rows = bounds.measure_bounds(RunOptions())[0] + bounds.measure_relu_kernel(RunOptions())[0]
     assert len(rows) == 2 + len(committed_report["rows"])
     assert {row.verdict for row in rows} == {"holds", "reproduced"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mimonets.experiments import Workplace, find_experiment
+from mimonets.experiments import RunOptions, find_experiment
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.mark.parametrize("name", ["cost-mimoconv", "cost-mimoformer"])
 def test_counting_again_gives_the_committed_file(name):
     committed = json.loads((RESULTS / f"{name}.json").read_text())
-    again = json.loads(json.dumps(find_experiment(name).run(Workplace())))
+    again = json.loads(json.dumps(find_experiment(name).run(RunOptions())))
     for record in (committed, again):
         del record["environment"]
     assert again == committed
@@ -21,6 +21,6 @@ def test_counting_again_gives_the_committed_file(name):
 
 @pytest.mark.parametrize("name", ["cost-mimoconv", "cost-mimoformer"])
 def test_every_difference_is_explained(name):
-    rows = find_experiment(name).run(Workplace())["rows"]
+    rows = find_experiment(name).run(RunOptions())["rows"]
     assert all(row["verdict"] == "reproduced" or row["note"] for row in rows)
     assert sum(row["verdict"] == "reproduced" for row in rows) >= 24

@@ -3,12 +3,15 @@ import shlex
 import pytest
 
 from mimonets.cli.main import make_parser
-from mimonets.experiments.plan import load_plan, plan_names
-from mimonets.experiments.registry import ALL, experiments, find_experiment
+from mimonets.experiments.plan import load_plan, plan_names, read_plan
+from mimonets.experiments.registry import experiments, find_experiment
 
 
-def test_every_plan_is_an_experiment():
-    assert set(plan_names()) == {one for one in ALL if isinstance(one, str)}
+def test_every_plan_is_an_experiment_at_a_place_of_its_own():
+    assert set(plan_names()) <= set(experiments())
+    places = [one.order for one in experiments().values()]
+    assert places == sorted(set(places))
+    assert list(experiments())[:3] == ["cifar", "mnist", "svhn"], "the paper's order"
 
 
 @pytest.mark.parametrize("name", plan_names())
@@ -40,3 +43,78 @@ def test_what_needs_a_gpu_says_how_long_it_takes_there():
 def test_an_unknown_experiment_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'mnist'"):
         find_experiment("mnst")
+
+
+MINE = """\
+source: mine
+title: Digits
+effort: a minute
+trials:
+  - {title: small, recipe: digits-mimoconv-n4, set: {train.epochs: 10}, seeds: 2, paper: {4: 90}}
+"""
+
+
+def test_a_plan_of_ones_own_is_one_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE)
+    experiment = find_experiment(str(path))
+    assert experiment.name == "mine"
+    assert experiment.commands == (
+        "mimonets train digits-mimoconv-n4 --set train.epochs=10 --seeds 2",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("source", "sauce", r"plan mine: unknown key 'sauce' \(did you mean 'source'\?\).*missing"),
+        ("seeds", "seed", r"trial 1: unknown key 'seed' \(did you mean 'seeds'\?\)"),
+        ("title: small, ", "", "trial 1: 'title' is missing"),
+        ("source: mine", "axis: speed\nsource: mine", "axis='speed' is not known: choose from str"),
+        ("trials:", "averages: [7]\ntrials:", "average 1 must hold keys and values"),
+        ("title", "{", "plan mine is no YAML"),
+    ],
+)
+def test_a_mistake_in_a_plan_is_named(tmp_path, old, new, message):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE.replace(old, new, 1) if "small" not in old else MINE.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        find_experiment(str(path))
+
+
+def test_a_scaled_trial_trains_less_in_a_folder_of_its_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE)
+    plan = read_plan(path)
+    assert plan.scaled(1.0) is plan
+    (trial,) = plan.scaled(0.3).trials
+    assert trial.load(0).train.epochs == 3
+    assert (trial.name, trial.scaled_down) == ("digits-mimoconv-n4,epochs=10,scale=0.3", True)
+    for wrong in (0, -1, 2, float("nan")):
+        with pytest.raises(ValueError, match="must be a fraction"):
+            plan.scaled(wrong)
+    # Training that is counted in steps shrinks with its warm-up.
+    text = load_plan("lra").scaled(0.01).trials[1].load(0)
+    assert (text.name, text.train.steps, text.train.warmup) == ("lra-text-transformer", 400, 80)
+
+
+def test_a_trials_modes_are_read_once(monkeypatch):
+    trial = load_plan("mnist").trials[4]
+    assert trial.modes == (16,)
+    monkeypatch.setattr("mimonets.experiments.plan.load_recipe", None)
+    assert trial.modes == (16,)
+
+
+def test_the_papers_average_is_the_mean_of_its_tasks():
+    plan = load_plan("lra")
+    for average in plan.averages:
+        tasks = [trial for trial in plan.trials if trial.title.startswith(average.over)]
+        means, deviations = zip(*(next(iter(t.paper.values())) for t in tasks), strict=True)
+        assert len(tasks) == 5
+        mean = sum(means) / 5
+        if average.note:  # the quoted Transformer's: a misprint, it seems
+            assert f"average {mean:.2f}" in average.note
+            continue
+        assert average.paper[0] == pytest.approx(mean, abs=0.02)
+        if None not in deviations:
+            assert average.paper[1] == pytest.approx(sum(deviations) / 5, abs=0.006)

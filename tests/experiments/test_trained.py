@@ -4,10 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from mimonets.experiments import Workplace
+from mimonets.experiments import RunOptions
+from mimonets.experiments.compare import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
-from mimonets.experiments.plan import Plan, Trial
-from mimonets.experiments.trained import measure_plan, run_folder, trial_rows
+from mimonets.experiments.plan import Average, Plan, Trial
+from mimonets.experiments.trained import (
+    average_row,
+    measure_plan,
+    read_run_record,
+    run_folder,
+    trial_rows,
+)
 
 SMALL = ("train.epochs=2", "data.limit=64", "train.batch_size=8", "train.threads=1")
 TRIAL = Trial(
@@ -22,12 +29,12 @@ TRIAL = Trial(
     scaled_down=False,
     note="",
 )
-PLAN = Plan("small", "nowhere", "A title", "seconds", False, "streams", (TRIAL,))
+PLAN = Plan("small", "nowhere", "A title", "seconds", trials=(TRIAL,), axis="streams")
 
 
-def test_a_plan_trains_tests_and_goes_on(tmp_path):
+def test_a_plan_trains_tests_and_resumes(tmp_path):
     told = []
-    place = Workplace(runs=tmp_path, only="seed-1", tell=told.append)
+    place = RunOptions(runs=tmp_path, only="seed-1", tell=told.append)
     rows, details = measure_plan(PLAN, place)
     assert [run["seed"] for run in details["runs"]] == [1]
     assert told[0] == "training small/seed-1"
@@ -48,7 +55,7 @@ def test_a_plan_trains_tests_and_goes_on(tmp_path):
     assert (rows[0].paper, rows[1].paper, rows[1].seeds) == (None, 98.0, 2)
     assert str(Path.home()) not in json.dumps(details), "records carry no paths"
 
-    again = measure_plan(PLAN, Workplace(runs=tmp_path, train=False))
+    again = measure_plan(PLAN, RunOptions(runs=tmp_path, train=False))
     assert again == (rows, details)
 
 
@@ -56,7 +63,7 @@ def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
     wild = replace(TRIAL, name="wild", settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
     told = []
     plan = replace(PLAN, trials=(wild, replace(TRIAL, seeds=(0,))))
-    place = Workplace(runs=tmp_path, tell=told.append)
+    place = RunOptions(runs=tmp_path, tell=told.append)
     rows, details = measure_plan(plan, place)
     assert [line.split()[0] for line in told].count("diverged") == 2
     assert "Lower train.lr" in details["runs"][0]["diverged"]
@@ -67,7 +74,7 @@ def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
 
 
 def test_what_was_not_run_is_said_to_be_so(tmp_path):
-    rows, details = measure_plan(PLAN, Workplace(runs=tmp_path, train=False))
+    rows, details = measure_plan(PLAN, RunOptions(runs=tmp_path, train=False))
     assert details["runs"] == []
     assert [row.verdict for row in rows] == ["not run", "not run"]
 
@@ -87,3 +94,45 @@ def test_drawings_show_what_is_there(tmp_path, axis):
     rows = [row.as_dict() for trial in (TRIAL, missing) for row in trial_rows(trial, runs)]
     path = DRAWINGS[axis]({"title": "A title", "rows": rows}, tmp_path / "new" / "plot.png")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_under_a_recipes_former_name_are_found(tmp_path):
+    trial = replace(TRIAL, name="recall-mimoformer-2x2", recipe="recall-mimoformer-2x2")
+    assert run_folder(trial, 0, tmp_path) == tmp_path / "recall-mimoformer-2x2" / "seed-0"
+    old = tmp_path / "recall-mimoformer-n2" / "seed-0"
+    old.mkdir(parents=True)
+    assert run_folder(trial, 0, tmp_path) == old
+
+
+def test_training_time_and_slopes_are_kept_where_a_run_has_them(tmp_path):
+    small = replace(TRIAL, seeds=(0,))
+    measure_plan(replace(PLAN, trials=(small,)), RunOptions(runs=tmp_path))
+    result = run_folder(small, 0, tmp_path) / "result.json"
+    written = {**json.loads(result.read_text()), "seconds": 12.5, "slopes": [0.25]}
+    result.write_text(json.dumps(written))
+    run = read_run_record(small, 0, tmp_path)
+    assert (run["seconds"], run["slopes"]) == (12.5, [0.25])
+
+
+def test_an_average_needs_all_of_its_trials():
+    def row(what, ours, deviation):
+        return accuracy_row(what, ours, deviation, 3, (None, None))
+
+    average = Average(title="net, average", over="net,", paper=(60.0, 0.5))
+    rows = [row("net, one", 50.0, 1.0), row("net, two", 70.4, 2.0), row("other, one", 9.0, 1.0)]
+    found = average_row(average, rows)
+    assert (found.ours, found.deviation, found.seeds) == (pytest.approx(60.2), 1.5, 3)
+    assert found.verdict == "reproduced"
+    assert average_row(average, [*rows, row("net, three", None, None)]).verdict == "not run"
+    assert average_row(average, []).verdict == "not run"
+
+
+def test_a_scaled_plan_is_marked_and_kept_apart(tmp_path):
+    small = replace(TRIAL, seeds=(0,))
+    rows, details = measure_plan(
+        replace(PLAN, trials=(small,)), RunOptions(runs=tmp_path, scale=0.5)
+    )
+    assert details["scale"] == 0.5
+    assert details["runs"][0]["trial"] == "small,scale=0.5"
+    assert [row["epoch"] for row in details["runs"][0]["history"]] == [1]
+    assert {row.verdict for row in rows} <= {"scaled down", "exceeded"}

@@ -6,21 +6,27 @@ import yaml
 
 import mimonets as mn
 from mimonets.models.registry import model_class_for
-from mimonets.recipes import load_recipe, make_recipe, model_config, recipe_names
+from mimonets.recipes import (
+    data_settings,
+    load_recipe,
+    make_recipe,
+    model_config,
+    recipe_names,
+)
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_says_what_it_is_and_makes_a_model(name):
-    recipe = load_recipe(name)
-    assert recipe.summary.endswith(".")
-    assert model_class_for(recipe.model).kind == recipe.kind
-    kind = "datamux" if recipe.kind.startswith("datamux") else recipe.kind  # on images or sequences
-    assert kind in name or name.endswith("-cpu")
-    with torch.device("meta"):
-        model_class_for(recipe.model)(recipe.model)
-    # What is shown is complete: read as a file of its own it gives the same model.
-    settings = yaml.safe_load(recipe.as_yaml())
-    assert make_recipe(recipe.name, recipe.summary, settings) == recipe
+def test_every_recipe_says_what_it_is_and_makes_a_model():
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        assert recipe.summary.endswith("."), name
+        assert model_class_for(recipe.model).kind == recipe.kind
+        kind = "datamux" if recipe.kind.startswith("datamux") else recipe.kind
+        assert kind in name or name.endswith("-cpu") or recipe.model.binding in name, name
+        with torch.device("meta"):
+            model_class_for(recipe.model)(recipe.model)
+        # What is shown is complete: read as a file of its own it gives the same model.
+        settings = yaml.safe_load(recipe.as_yaml())
+        assert make_recipe(recipe.name, recipe.summary, settings) == recipe
 
 
 def test_names_mean_what_they_say():
@@ -34,8 +40,9 @@ def test_names_mean_what_they_say():
             assert recipe.train.mode_shares(4) == pytest.approx({1: 0.2, 4: 0.8})
         if "curriculum" in name:
             assert recipe.train.curriculum == pytest.approx(1 / 6, rel=1e-3)
-        if streams and recipe.kind == "mimoformer":
-            assert recipe.model.grid == (int(streams[1]), int(streams[1]))
+        grid = re.search(r"-(\d+)x(\d+)", name)
+        if grid:
+            assert recipe.model.grid == (int(grid[1]), int(grid[2]))
             extent = "+qkv" if "-qkv" in name else "+mlp" if "-mlp" in name else "attention"
             assert recipe.model.superpose.endswith(extent)
         if name.endswith("-wide"):
@@ -56,16 +63,16 @@ def test_every_row_of_the_papers_tables_has_a_recipe():
         assert f"lra-{task}-transformer" in names
         for size in ("", "-wide"):
             assert f"lra-{task}-performer{size}" in names
-            for variant in ("n2", "n2-mlp", "n4", "n4-curriculum", "n4-mlp"):
+            for variant in ("2x2", "2x2-mlp", "4x4", "4x4-curriculum", "4x4-mlp"):
                 assert f"lra-{task}-mimoformer-{variant}{size}" in names
     for task in ("recall", "induction"):
-        for network in ("transformer", "performer", "mimoformer-n2", "mimoformer-n2-dpfp"):
+        for network in ("transformer", "performer", "mimoformer-2x2", "mimoformer-2x2-dpfp"):
             assert f"{task}-{network}" in names
 
 
 @pytest.mark.parametrize("task", ["recall", "induction"])
 @pytest.mark.parametrize(
-    "network", ["transformer", "performer", "mimoformer-n2", "mimoformer-n2-dpfp"]
+    "network", ["transformer", "performer", "mimoformer-2x2", "mimoformer-2x2-dpfp"]
 )
 def test_synthetic_tasks_keep_the_papers_sizes_and_its_training_as_a_variant(task, network):
     ours, papers = load_recipe(f"{task}-{network}"), load_recipe(f"{task}-{network}-paper")
@@ -74,6 +81,8 @@ def test_synthetic_tasks_keep_the_papers_sizes_and_its_training_as_a_variant(tas
         assert (model.depth, model.heads, model.dim, model.hidden_dim) == (2, 1, 32, 128)
         assert batch == (32, False)
         assert recipe.data.sizes is None
+    assert papers.model.head_dim == 32
+    assert getattr(papers.model, "features", "relu") == ("dpfp" if "dpfp" in network else "relu")
     told = papers.train
     assert (told.epochs, told.lr, told.weight_decay) == (400, 5e-4, 0.1)
     assert (told.exact, told.solo, papers.model.embedding_std) == (0, 0, 0.02)
@@ -92,7 +101,7 @@ def test_synthetic_tasks_keep_the_papers_sizes_and_its_training_as_a_variant(tas
     ],
 )
 def test_lra_models_have_the_sizes_of_the_papers_table(task, expected):
-    config = load_recipe(f"lra-{task}-mimoformer-n2").model
+    config = load_recipe(f"lra-{task}-mimoformer-2x2").model
     found = (config.depth, config.heads, config.head_dim, config.dim, config.hidden_dim)
     assert found == expected
     assert config.num_features == 256
@@ -142,3 +151,61 @@ def test_a_saved_model_is_as_good_as_a_recipe(tmp_path):
     assert model_config(str(tmp_path)) == config
     with pytest.raises(ValueError, match="--set works with recipes only"):
         model_config(str(tmp_path), ["model.width=2"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("recall-mimoformer-n2", "recall-mimoformer-2x2"),
+        ("lra-text-mimoformer-n4-mlp-wide", "lra-text-mimoformer-4x4-mlp-wide"),
+    ],
+)
+def test_former_names_still_work(old, new):
+    assert load_recipe(old, ["train.seed=5"]) == load_recipe(new, ["train.seed=5"])
+    assert model_config(old) == load_recipe(new).model
+    assert old not in recipe_names()
+
+
+def test_datamux_carries_as_many_sequences_as_it_says():
+    assert load_recipe("recall-datamux-n2").model.num_streams == 2
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "svhn"])
+def test_image_recipes_train_the_authors_network(data):
+    for name in recipe_names():
+        if name.startswith(f"{data}-") and not re.search("-(cpu|map)-", name):
+            model = load_recipe(name).model
+            assert (model.shortcut_norm, model.final_norm) == (True, False), name
+    if data == "svhn":
+        assert load_recipe("svhn-mimoconv-n4").augment.padding == 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[1", "{a: b: c}", "!!python/object/apply:os.system [ls]", "'", "[" * 5000, "9" * 5000, "@"],
+)
+def test_a_value_that_is_no_yaml_gets_a_sentence(value):
+    with pytest.raises(ValueError, match="cannot read the value of model.width") as error:
+        load_recipe("digits-mimoconv-n4", [f"model.width={value}"])
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("kind", ["[1]", "{}", "null", "7"])
+def test_a_kind_that_is_no_word_gets_a_sentence(kind):
+    with pytest.raises(ValueError, match=r"model\.kind=.* is not known: choose from"):
+        load_recipe("digits-mimoconv-n4", [f"model.kind={kind}"])
+
+
+def test_sections_of_another_shape_get_a_sentence():
+    with pytest.raises(ValueError, match="section 'data' must hold settings and values, not 7"):
+        make_recipe("x", "y", {"model": {"kind": "wideresnet"}, "data": 7})
+    with pytest.raises(ValueError, match="model.kind=None is not known"):
+        make_recipe("x", "y", {})
+
+
+def test_a_folder_with_an_emoji_is_found(tmp_path):
+    folder = tmp_path / "data \N{GRINNING FACE} 'x'"
+    (folder / "mnist").mkdir(parents=True)
+    settings = data_settings(folder, "mnist")
+    assert load_recipe("mnist-mimoconv-n4", settings).data.dir == str(folder / "mnist")
+    assert load_recipe("svhn-mimoconv-n4", data_settings(folder, "svhn")).data.dir == str(folder)

@@ -79,7 +79,7 @@ def favor_s_bundled(
             joint=True,
             causal=causal,
         )
-        inverse = reciprocal(normaliser).squeeze(-3)  # g h n t
+        inverse = reciprocal(normaliser, mixture, feature_map.ceiling).squeeze(-3)  # g h n t
         if mask is not None:
             inverse = inverse * mask.any(dim=1).unsqueeze(1)
         return (mixture * inverse.unsqueeze(-1)).transpose(1, 2).to(v.dtype)

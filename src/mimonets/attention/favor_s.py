@@ -106,7 +106,9 @@ def favor_s(
             joint=normalise == "joint",
             causal=causal,
         )
-        return _separate(mixture, normaliser, stream_keys, mask, normalise).to(v.dtype)
+        return _separate(mixture, normaliser, stream_keys, mask, normalise, feature_map.ceiling).to(
+            v.dtype
+        )
 
 
 def favor_s_step(
@@ -142,7 +144,7 @@ def favor_s_step(
             mask=_weights(mask),
             joint=normalise == "joint",
         )
-        answers = _separate(mixture, normaliser, stream_keys, mask, normalise)
+        answers = _separate(mixture, normaliser, stream_keys, mask, normalise, feature_map.ceiling)
         return answers.to(v.dtype), after
 
 
@@ -175,9 +177,10 @@ def _separate(
     stream_keys: Tensor,
     mask: Tensor | None,
     normalise: Normalise,
+    ceiling: float,
 ) -> Tensor:
     """Normalise and, for single streams, unbind. mixture: (g, h, n, t, d)."""
-    inverse = reciprocal(normaliser).permute(0, 2, 3, 1, 4)  # g m n h t
+    inverse = reciprocal(normaliser, mixture, ceiling).permute(0, 2, 3, 1, 4)  # g m n h t
     mixture = mixture.transpose(1, 2)  # g n h t d
     if normalise == "joint":
         if mask is not None:  # nothing to say where all m are padded

@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 # ... anything   m, n the two stream axes   t, s tokens   d head size   r features
 
 LOWEST = -1e30  # the peak of no keys at all; finite, so that differences of peaks are numbers
+CEILING = 2.0**42  # the largest feature of maps that choose their scale; see sums.reciprocal
 
 
 class FeatureMap(nn.Module):
@@ -23,6 +24,7 @@ class FeatureMap(nn.Module):
     """
 
     num_features: int  # R, the size of what forward gives
+    ceiling: float = 1.0  # the order of magnitude of the largest features in attention
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., d) to (..., r), exactly as the map's equation says."""
@@ -41,8 +43,8 @@ class FeatureMap(nn.Module):
             peak: (..., 1, 1, r or 1), as this method gave it for the keys before these.
 
         Returns:
-            The features, (..., m, s, r), divided by exp(peak), and that peak, of these keys and
-            those before them; None for a map that needs no scale.
+            The features, (..., m, s, r), times ``ceiling`` / exp(peak), and that peak, of these
+            keys and those before them; None for a map that needs no scale.
         """
         return self(k), peak
 
@@ -134,6 +136,8 @@ class SoftmaxFeatures(_RandomFeatures):
     True
     """
 
+    ceiling = CEILING
+
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., d) to (..., r)."""
         return torch.exp(self.exponent(x)) / math.sqrt(self.num_features)
@@ -147,7 +151,7 @@ class SoftmaxFeatures(_RandomFeatures):
     ) -> tuple[Tensor, Tensor | None]:
         r"""Shift the exponents of each feature by their largest, over all m and tokens so far.
 
-        .. math:: \phi_i(k_j) \, e^{-c_i}, \qquad c_i = \max_j \log \phi_i(k_j)
+        .. math:: 2^{42} \, \phi_i(k_j) \, e^{-c_i}, \qquad c_i = \max_j \log \phi_i(k_j)
         """
         exponent = self.exponent(k)
         if visible is not None:
@@ -155,20 +159,21 @@ class SoftmaxFeatures(_RandomFeatures):
         with torch.no_grad():  # the shift cancels, so no gradient flows through it
             highest = exponent.amax(dim=(-3, -2), keepdim=True).clamp_min(LOWEST)
             peak = highest if peak is None else torch.maximum(peak, highest)
-        return torch.exp(exponent - peak), peak
+        return torch.exp(exponent - (peak - math.log(CEILING))), peak
 
     def queries(self, q: Tensor, peak: Tensor | None = None) -> Tensor:
-        r"""Undo the shift of the keys, and shift each query so that its largest weight is 1.
+        r"""Undo the shift of the keys, and shift each query so that its largest feature is 2^42.
 
-        .. math:: \phi_i(q) \, e^{c_i - b}, \qquad b = \max_i \, (\log \phi_i(q) + c_i)
+        .. math:: 2^{42} \, \phi_i(q) \, e^{c_i - b}, \qquad b = \max_i \, (\log \phi_i(q) + c_i)
 
         b is one number per query, so it cancels in the normalised answer. The normaliser over all
-        keys is then at least 1: it holds the term in which both maxima are attained.
+        keys is then at least 2^84: it holds the term in which both maxima are attained.
         """
         exponent = self.project(q)  # |q|^2 would be a part of b
         if peak is not None:
             exponent = exponent + peak
-        return torch.exp(exponent - exponent.detach().amax(dim=-1, keepdim=True))
+        highest = exponent.detach().amax(dim=-1, keepdim=True)
+        return torch.exp(exponent - (highest - math.log(CEILING)))
 
 
 class DPFP(FeatureMap):
@@ -190,6 +195,8 @@ class DPFP(FeatureMap):
     tensor([6., 0., 0., 0.])
     """
 
+    ceiling = CEILING
+
     def __init__(self, dim: int, nu: int = 1) -> None:
         super().__init__()
         if dim < 1 or not 1 <= nu < 2 * dim:
@@ -208,20 +215,24 @@ class DPFP(FeatureMap):
     def keys(
         self, k: Tensor, visible: Tensor | None = None, peak: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Divide all keys by their largest entry, which cancels.
+        """Divide all keys by their largest entry and multiply by 2^21, which cancels.
 
         Products of four small or large numbers would leave the range of float32 otherwise.
         """
         with torch.no_grad():
             largest = k.abs().amax(dim=(-3, -2, -1), keepdim=True)
-            highest = 2 * largest.clamp_min(torch.finfo(k.dtype).tiny).log()  # ... 1 1 1
+            highest = 2 * largest.clamp_min(self._smallest(k)).log()  # ... 1 1 1
             peak = highest if peak is None else torch.maximum(peak, highest)
-        return self(k * torch.exp(-peak / 2)), peak
+        return self(k * (torch.exp(-peak / 2) * CEILING**0.5)), peak
 
     def queries(self, q: Tensor, peak: Tensor | None = None) -> Tensor:
-        """Divide every query by its largest entry, which cancels."""
+        """Divide every query by its largest entry and multiply by 2^21, which cancels."""
         largest = q.detach().abs().amax(dim=-1, keepdim=True)
-        return self.forward(q / largest.clamp_min(torch.finfo(q.dtype).tiny))
+        return self.forward(q / (largest.clamp_min(self._smallest(q)) / CEILING**0.5))
+
+    def _smallest(self, x: Tensor) -> float:
+        """Give what an entry can be divided by with room to spare; smaller ones count as zero."""
+        return torch.finfo(x.dtype).tiny * CEILING
 
     def extra_repr(self) -> str:
         """Show the sizes when the module is printed."""

@@ -73,7 +73,7 @@ def linear_attention(
             joint=True,
             causal=causal,
         )
-        return _normalise(mixture, normaliser, mask).to(v.dtype)
+        return _normalise(mixture, normaliser, mask, feature_map.ceiling).to(v.dtype)
 
 
 def linear_attention_step(
@@ -105,7 +105,7 @@ def linear_attention_step(
             mask=_weights(mask),
             joint=True,
         )
-        return _normalise(mixture, normaliser, mask).to(v.dtype), after
+        return _normalise(mixture, normaliser, mask, feature_map.ceiling).to(v.dtype), after
 
 
 def _as_grid(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -118,8 +118,8 @@ def _weights(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask[:, None, None, None, :]  # b 1 m n t
 
 
-def _normalise(mixture: Tensor, normaliser: Tensor, mask: Tensor | None) -> Tensor:
-    inverse = reciprocal(normaliser).squeeze(-3)  # b h 1 t
+def _normalise(mixture: Tensor, normaliser: Tensor, mask: Tensor | None, ceiling: float) -> Tensor:
+    inverse = reciprocal(normaliser, mixture, ceiling).squeeze(-3)  # b h 1 t
     if mask is not None:
         inverse = inverse * mask[:, None, None, :]
     return (mixture * inverse.unsqueeze(-1)).squeeze(-3)

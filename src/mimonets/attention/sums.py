@@ -97,19 +97,34 @@ def advance(
     return mixture, normaliser, remember()
 
 
-def reciprocal(normaliser: Tensor) -> Tensor:
+def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
     r"""Give 1 / B, and zero for a query that none of its stream's keys answers.
 
     That is a query before the first real token, one of a stream of padding only, or one whose B
-    is lost in rounding: below eps^2 of what all m have together, which also keeps 1 / B finite.
+    is lost in rounding: below eps^2 of what all m have together.
+
+    **Range.** With :math:`\phi \le c`, gradients with respect to features reach
+    :math:`c \, S / B^2`. So B is also taken as zero where that is above 2^-44 of the largest
+    number there is, which leaves a factor of 2^44 to the gradient of the answer and to sums over
+    tokens. With :math:`c = 2^{42}` and one stream, B can lie between :math:`2^{-42}` and
+    :math:`2^{84}` times the number of features and tokens: as wide a range as float32 has.
 
     Args:
         normaliser: B, (..., m, n, t).
+        mixture: S, (..., n, t, d).
+        ceiling: c, as the feature map has it.
     """
     limits = torch.finfo(normaliser.dtype)
-    together = normaliser.detach().sum(dim=-3, keepdim=True)
-    empty = normaliser <= (limits.eps**2 * together).clamp_min(limits.tiny)
-    return normaliser.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
+    scale = normaliser.detach()
+    together = scale.sum(dim=-3, keepdim=True)
+    largest = torch.maximum(together, mixture.detach().abs().amax(dim=-1).unsqueeze(-3))
+    lowest = largest.sqrt() * (ceiling * 2.0**44 / limits.max) ** 0.5
+    empty = scale <= torch.maximum(limits.eps**2 * together, lowest)
+    scale = scale.masked_fill(empty, 1.0).reciprocal()
+    # 1 / B = scale / (B scale). The gradient of 1 / B squares it; that of this divides twice.
+    relative = normaliser * scale  # 1, up to rounding
+    inverse = scale / (1 + (relative - relative.detach()))
+    return inverse.masked_fill(empty, 0.0)
 
 
 def piece_size(

@@ -1,14 +1,14 @@
 """Options that several commands share."""
 
 import argparse
-import json
+from pathlib import Path
 
 SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
 
 
 def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
     """Take a recipe or a saved model, changes to it and modes."""
-    what = "a recipe's name or a saved model"
+    what = "a recipe's name, or the folder of a run or saved model"
     if several:
         what += "; several that take the same inputs run in one race"
         parser.add_argument("models", nargs="+", metavar="RECIPE|DIR", help=what)
@@ -49,17 +49,51 @@ def modes(text: str) -> list[int | None]:
         return [None if word == "max" else int(word) for word in words]
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of modes: write whole numbers with commas, as in 1,2,4 or 1,max"
+            f"{text!r} is no list of modes: write integers with commas, as in 1,2,4 or 1,max"
         ) from None
 
 
 def positive(text: str) -> int:
     """Read an integer >= 1."""
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
     return int(text)
 
 
-def data_override(data_dir: str | None) -> list[str]:
-    """Point a recipe at a folder of data files."""
-    return [] if data_dir is None else [f"data.dir={json.dumps(data_dir)}"]
+def fraction(text: str) -> float:
+    """Read a fraction, above 0 and up to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a fraction, above 0 and up to 1")
+    return value
+
+
+def check_device(name: str) -> str:
+    """Refuse a device that PyTorch does not know or this machine does not have."""
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        found = [kind for kind in ("cuda", "mps", "xpu") if getattr(torch, kind).is_available()]
+        raise ValueError(
+            f"There is no device {name!r} here: choose from {', '.join(['cpu', *found])}."
+        ) from None
+    return name
+
+
+def check_can_write(path: str) -> None:
+    """Make the folder of a file to be written later; raises OSError if there can be none."""
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_dir():
+        raise ValueError(f"{path} is a folder: pass the path of a file to write.")
+    there = place.exists()
+    with place.open("ab"):
+        pass
+    if not there:
+        place.unlink()

@@ -5,8 +5,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from mimonets._files import write_text
 from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import add_json, add_model, positive
+from mimonets.cli._options import add_json, add_model, check_can_write, check_device, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -50,52 +51,50 @@ def run(args: Namespace) -> None:
         threads=args.threads,
         dtype=args.dtype,
         memory_format="channels_last" if args.channels_last else "contiguous_format",
-        device=args.device,
+        device=check_device(args.device),
         compile=args.compile,
     )
     configs = [model_config(model, args.set) for model in args.models]
-    record = _run_bench(args.models, configs, args.active_streams, settings, args.plot, args.json)
+    for path in filter(None, (args.out, args.plot)):  # before minutes of timing, not after
+        check_can_write(path)
+    result, record = _time(args.models, configs, args.active_streams, settings)
+    if args.out:
+        write_text(Path(args.out), json.dumps(record, indent=2) + "\n")
     if args.json:
         print_json(record)
-    if args.out:
-        path = Path(args.out)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    else:
+        from mimonets.evaluation.report import bench_table, shares_line
+
+        make_console().print(bench_table(result, record["macs_per_input"]))
+        if result.time_shares:
+            print(shares_line(result))
+    if args.plot:
+        from mimonets.evaluation.report import plot_bench
+
+        path = plot_bench(result, args.plot)
+        if not args.json:
+            print(f"Plot: {path}")
 
 
-def _run_bench(
-    titles: list[str],
-    configs: list[Any],
-    modes: list[int | None] | None,
-    settings: Any,
-    plot: str | Path | None,
-    quiet: bool,
-) -> dict[str, Any]:
-    """Time, print a table and draw a plot; returns everything as plain data."""
+def _time(
+    titles: list[str], configs: list[Any], modes: list[int | None] | None, settings: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Time all modes; returns the result, and everything as plain data."""
     from dataclasses import asdict, replace
 
     import torch
 
     from mimonets.evaluation import bench, count_macs
     from mimonets.evaluation.provenance import environment
-    from mimonets.evaluation.report import bench_table, plot_bench, shares_line
 
     settings = replace(settings, threads=settings.threads or torch.get_num_threads())
     with progress("timing", settings.warmup + settings.rounds) as advance:
         result = bench(configs, modes, settings, after_round=advance)
     costs = {
         name: count_macs(config, result.modes.get(name, 1)).paper
-        for name, config in result.configs.items()
+        for name, config in result.networks.items()
     }
-    if not quiet:
-        make_console().print(bench_table(result, costs))
-        if result.time_shares:
-            print(shares_line(result))
-    if plot:
-        path = plot_bench(result, plot)
-        if not quiet:
-            print(f"Plot: {path}")
-    return {
+    return result, {
         "models": {title: asdict(config) for title, config in zip(titles, configs, strict=True)},
         "environment": environment(),
         **result.as_dict(),

@@ -14,7 +14,6 @@ EPILOG = """\
 examples:
   mimonets bounds                                  every bound beside its simulation
   mimonets bounds --out bounds.json --plot bounds.png --plot-kernel relu-kernel.png
-  mimonets reproduce bounds                        the same for the record, into results/
   mimonets bounds plan --dim 64 --streams 4        what a width carries, what it does not
   mimonets bounds plan --dim 512 --streams 16 --items 100 --tokens 1024 --probability 0.01
 """
@@ -60,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
     for name, default, meaning in (
         ("--angle", 70.0, "keys interfere within this angle, in degrees"),
         ("--probability", 0.05, "how much interference is tolerated"),
-        ("--alpha", 0.5, "a value or score may be off by this share of itself"),
+        ("--alpha", 0.5, "a value or score may be off by this fraction of itself"),
         ("--cosine", 1.0, "how well value and entry, or query and key, are aligned"),
     ):
         plan.add_argument(name, type=float, default=default, help=f"{meaning} (%(default)s)")
@@ -78,14 +77,16 @@ def add_parser(subparsers: Any) -> None:
 
 def run_bounds(args: argparse.Namespace) -> None:
     """Simulate every bound; print, write and draw it."""
+    from mimonets._files import write_text
     from mimonets._show import make_console, print_json, progress
-    from mimonets.evaluation.provenance import environment
+    from mimonets.experiments import find_experiment
+    from mimonets.experiments.bounds import compare_bounds
     from mimonets.theory import plot_bounds, plot_relu_kernel, theory_report
     from mimonets.theory.report import STEPS
 
     with progress("simulating", len(STEPS)) as advance:
         report = theory_report(args.seed, args.samples, advance)
-    record = {"environment": environment(), **report}
+    record = find_experiment("bounds").record(*compare_bounds(report))
     if args.json:
         print_json(record)
     else:
@@ -94,7 +95,7 @@ def run_bounds(args: argparse.Namespace) -> None:
     if args.out:
         path = Path(args.out)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(record, indent=1) + "\n")
         written.append(path)
     if args.plot:
         written.append(plot_bounds(report, args.plot))

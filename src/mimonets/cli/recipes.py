@@ -17,9 +17,11 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """List the recipes, or show one."""
-    from mimonets.recipes import load_recipe, recipe_summaries
+    from mimonets.recipes.families import recipe_summaries
 
     if args.name is not None:
+        from mimonets.recipes.loader import load_recipe
+
         recipe = load_recipe(args.name)
         if args.json:
             print_json(recipe.as_dict())

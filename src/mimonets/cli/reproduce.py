@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
+from mimonets.cli._options import fraction
+
+PUBLISHED = Path("results")  # of a source checkout: what README and docs show
 
 EPILOG = """\
 examples:
   mimonets reproduce                                  list every table and figure
-  mimonets reproduce cost-mimoconv                    count, compare, write results/NAME.json
+  mimonets reproduce cost-mimoconv                    count, compare, write the numbers down
   mimonets reproduce mnist --data-dir data            train what is missing, test, compare, plot
   mimonets reproduce mnist --only n16 --data-dir data   only the runs with n16 in their name
+  mimonets reproduce mnist --scale 0.1 --data-dir data  with a tenth of the epochs
   mimonets reproduce mnist --report                   train nothing: report the runs there are
+  mimonets reproduce my-plan.yaml                     a plan of your own
   mimonets reproduce lra --commands                   the same by hand, run by run
-Training can be stopped at any time and goes on where it was.
+Training can be stopped at any time; the same command resumes it.
 """
 
 
@@ -25,14 +30,19 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "reproduce",
         help="run the paper's experiments, and print ours beside the paper's",
-        description="Run one of the paper's tables or figures: write results/NAME.json (command, "
-        "commit, seeds, machine, every number) and a plot, and print ours beside the paper's.",
+        description="Run one of the paper's tables or figures: write NAME.json (command, commit, "
+        "seeds, machine, every number) and a plot, and print ours beside the paper's.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the experiment; none: list them")
     parser.add_argument(
-        "--out", default="results", metavar="DIR", help="where results are (%(default)s)"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="the experiment, or a plan of your own (a .yaml file); none: list them",
+    )
+    parser.add_argument(
+        "--out", default="runs/results", metavar="DIR", help="where results are (%(default)s)"
     )
     parser.add_argument(
         "--runs", default="runs/reproduce", metavar="DIR", help="where runs are kept (%(default)s)"
@@ -48,6 +58,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="TEXT",
         help="train only runs with TEXT in their name, as in n16/seed-1; results stay as they are",
     )
+    parser.add_argument(
+        "--scale",
+        type=fraction,
+        default=1.0,
+        metavar="F",
+        help="train for this fraction of the epochs and steps, in runs of their own",
+    )
     parser.add_argument("--report", action="store_true", help="train nothing, report what is there")
     parser.add_argument("--commands", action="store_true", help="print how to do it by hand")
     parser.add_argument("--anyway", action="store_true", help="without the GPU that it needs")
@@ -57,7 +74,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """List the experiments, or run one."""
-    from mimonets.experiments import Workplace, find_experiment
+    from mimonets.experiments import RunOptions, find_experiment
 
     if args.name is None:
         list_experiments(Path(args.out), as_json=args.json)
@@ -73,14 +90,17 @@ def run(args: Namespace) -> None:
             f"reproduce {experiment.name}` where there is one; --commands shows the "
             f"{len(experiment.commands)} commands in it, --anyway starts them on this machine."
         )
-    workplace = Workplace(
+    if args.scale != 1 and not experiment.commands:
+        raise ValueError(f"{experiment.name} trains nothing: leave out --scale.")
+    options = RunOptions(
         runs=Path(args.runs),
         data_dir=None if args.data_dir is None else Path(args.data_dir),
         only=args.only,
         train=not args.report,
+        scale=args.scale,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    record = experiment.run(workplace)
+    record = experiment.run(options)
     if not args.only:
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
@@ -93,10 +113,10 @@ def run(args: Namespace) -> None:
 
 
 def list_experiments(results: Path, *, as_json: bool) -> None:
-    """Say what can be run, what it takes, and what the results folder says of it."""
+    """Say what can be run, what it takes, and what your results or the published ones say."""
     from mimonets.experiments import experiments
     from mimonets.experiments.registry import ELSEWHERE
-    from mimonets.experiments.report import experiments_table, status
+    from mimonets.experiments.report import experiments_table, standing
 
     if as_json:
         listed = [
@@ -106,14 +126,14 @@ def list_experiments(results: Path, *, as_json: bool) -> None:
                 "title": one.title,
                 "effort": one.effort,
                 "needs_gpu": one.needs_gpu,
-                "status": status(one, results),
+                "status": standing(one, results, PUBLISHED),
                 "commands": list(one.commands),
             }
             for one in experiments().values()
         ]
         print_json(listed)
         return
-    make_console().print(experiments_table(list(experiments().values()), results))
+    make_console().print(experiments_table(list(experiments().values()), results, PUBLISHED))
     print("Also in the paper:")
     for what, where in ELSEWHERE.items():
         print(f"  {what}: {where}")

@@ -1,12 +1,13 @@
 """``mimonets train``: train a recipe, once or with several seeds."""
 
-import json
 from argparse import Namespace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+from mimonets._seeds import mean_and_deviation
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import SET_HELP, add_data, add_json, data_override, positive
+from mimonets.cli._options import SET_HELP, add_data, add_json, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -15,14 +16,14 @@ def add_parser(subparsers: Any) -> None:
         "train",
         help="train a recipe",
         description="Train a recipe into a run folder: settings, environment, metrics, "
-        "checkpoints and the final model. Ctrl-C saves; --resume goes on, to the same weights.",
+        "checkpoints and the trained model. Ctrl-C saves; --resume continues to the same weights.",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )
     parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
     parser.add_argument("--seeds", type=positive, default=1, metavar="K", help="train K times")
     parser.add_argument("--devices", type=positive, metavar="K", help="processes on this machine")
     parser.add_argument(
@@ -35,54 +36,68 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Train a recipe, once or with several seeds."""
-    from mimonets.recipes import load_recipe
+    from mimonets.recipes import data_settings, load_recipe
     from mimonets.recipes.execute import run_recipe, taste
     from mimonets.training import TrainingDivergedError
 
-    overrides = [*args.set, *data_override(args.data_dir)]
+    overrides = [*args.set]
     if args.devices:
         overrides.append(f"train.devices={args.devices}")
     recipe = load_recipe(args.recipe, overrides)
+    if args.data_dir is not None:
+        data = data_settings(args.data_dir, recipe.data.name)
+        recipe = load_recipe(args.recipe, [*overrides, *data])
     if args.taste:
         recipe = taste(recipe)
-    folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
-    results, rank = [], 0
+    folder = Path(args.out or f"runs/{args.recipe}{'-taste' if args.taste else ''}")
+    results = []
     for number in range(args.seeds):
         seeded = recipe.with_seed(recipe.train.seed + number)
         run_dir = folder if args.seeds == 1 else folder / f"seed-{seeded.train.seed}"
-        finished = args.resume and (run_dir / "result.json").exists()
-        if not finished:
-            try:
-                rank = run_recipe(seeded, run_dir, resume=args.resume).rank
-            except TrainingDivergedError as error:
-                raise ValueError(str(error)) from error
-        results.append(json.loads((run_dir / "result.json").read_text(encoding="utf-8")))
-    if rank != 0:  # one of several processes: the first one speaks
+        try:
+            results.append(run_recipe(seeded, run_dir, resume=args.resume))
+        except TrainingDivergedError as error:
+            raise ValueError(str(error)) from error
+    if any(result.rank for result in results):  # one of several processes: the first one speaks
         return
-    summary = _summarise_seeds(results)
     if args.json:
-        print_json({"recipe": recipe.name, "folder": str(folder), "modes": summary})
+        print_json(
+            {
+                "recipe": recipe.name,
+                "folder": str(folder),
+                "training": [result.training for result in results],
+                "modes": _summarise_seeds(results),
+            }
+        )
         return
-    from mimonets.evaluation.report import seeds_table
+    console = make_console()
+    if results[0].final:
+        from mimonets.evaluation.report import seeds_table
 
-    make_console().print(seeds_table(recipe.name, summary))
-    first = folder if args.seeds == 1 else folder / f"seed-{recipe.train.seed}"
-    print(f"The model is in {first / 'model'}. Next: mimonets evaluate {first}")
+        console.print(seeds_table(recipe.name, _summarise_seeds(results)))
+    else:
+        for result in results:
+            loss, accuracy = result.training["loss"], result.training["accuracy"]
+            print(
+                f"{recipe.name}: loss {loss:.3f} and accuracy {accuracy:.1%} on the training data "
+                f"in the last epoch. Nothing else was measured: there is no validation data."
+            )
+    first = results[0]
+    print(f"The model is in {first.model_dir}. Next: mimonets evaluate {quote(str(first.run_dir))}")
 
 
-def _summarise_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and spread of the accuracy of each mode over the seeds."""
-    import statistics
-
-    modes = results[0]["final"]
-    return [
-        {
-            "active_streams": int(mode),
-            "accuracies": [result["final"][mode]["accuracy"] for result in results],
-            "mean": statistics.mean(result["final"][mode]["accuracy"] for result in results),
-            "deviation": statistics.stdev(result["final"][mode]["accuracy"] for result in results)
-            if len(results) > 1
-            else None,
-        }
-        for mode in modes
-    ]
+def _summarise_seeds(results: list[Any]) -> list[dict[str, Any]]:
+    """Mean and spread of the validation accuracy of each mode over the seeds."""
+    summary = []
+    for mode in results[0].final:
+        accuracies = [result.final[mode]["accuracy"] for result in results]
+        mean, deviation = mean_and_deviation(accuracies)
+        summary.append(
+            {
+                "active_streams": mode,
+                "accuracies": accuracies,
+                "mean": mean,
+                "deviation": deviation,
+            }
+        )
+    return summary

@@ -3,7 +3,7 @@
 Knows no models. What is read or fetched stays as it was published; what is derived is cached.
 """
 
-from mimonets.data.batches import ImageBatches, SequenceBatches
+from mimonets.data.batches import ImageBatches, SequenceBatches, evaluation_batches
 from mimonets.data.config import DataConfig
 from mimonets.data.images.augment import AugmentConfig
 from mimonets.data.registry import DATASETS, load_data
@@ -19,5 +19,6 @@ __all__ = [
     "SequenceBatches",
     "SequenceSet",
     "Splits",
+    "evaluation_batches",
     "load_data",
 ]

@@ -4,7 +4,7 @@ A run that resumes at any step of any epoch sees exactly the batches it would ha
 stays one tensor of small integers; a batch is an index, batched changes and one conversion.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -202,6 +202,10 @@ class SequenceBatches(_Batches[SequenceSet]):
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield tokens int64 and mask bool, (b, t) or (b, 2, t), and labels, from ``start`` on."""
+        for tokens, mask, labels in _moved(self._made(epoch, start), self.device):
+            yield tokens.long(), mask, labels  # tokens travel as bytes
+
+    def _made(self, epoch: int, start: int) -> Iterator[tuple[Tensor, ...]]:
         data = self.data
         for _, share in self._shares(epoch, start):
             width = self._width(data.lengths[share.index])
@@ -212,11 +216,7 @@ class SequenceBatches(_Batches[SequenceSet]):
             labels = data.labels.index_select(0, index)
             if data.is_next_token:
                 labels = labels[:, :width].where(mask, IGNORED)
-            yield (
-                tokens.to(self.device).long(),
-                mask.to(self.device),
-                labels.to(self.device),
-            )
+            yield tokens, mask, labels
 
     def _width(self, lengths: Tensor) -> int:
         width = self.data.tokens.shape[-1]
@@ -224,3 +224,48 @@ class SequenceBatches(_Batches[SequenceSet]):
             return width
         longest = max(int(lengths.max()), 1)
         return min(-(-longest // self.round_to) * self.round_to, width)
+
+
+def _moved(
+    batches: Iterable[tuple[Tensor, ...]], device: torch.device
+) -> Iterator[tuple[Tensor, ...]]:
+    """Move batches to a device; to CUDA from pinned memory, one batch ahead of the one in use."""
+    if device.type != "cuda":
+        for batch in batches:
+            yield tuple(part.to(device) for part in batch)
+        return
+    ahead: tuple[Tensor, ...] | None = None
+    for batch in batches:
+        copied = tuple(part.pin_memory().to(device, non_blocking=True) for part in batch)
+        if ahead is not None:
+            yield ahead
+        ahead = copied
+    if ahead is not None:
+        yield ahead
+
+
+MOST_INPUTS = 256  # per batch when nothing is trained
+MOST_TOKENS = 2**16  # likewise; a Performer of LRA's size needs about 70 kB for each
+
+
+def evaluation_batches(
+    data: ImageSet | SequenceSet,
+    *,
+    statistics: tuple[Tensor, Tensor] | None = None,
+    device: str | torch.device = "cpu",
+) -> ImageBatches | SequenceBatches:
+    """Make batches to evaluate on: in order, and small enough for the memory.
+
+    Args:
+        statistics: of the training images, see :class:`ImageBatches`.
+
+    >>> long = SequenceSet(torch.ones(9, 4096, dtype=torch.uint8), torch.full((9,), 4096),
+    ...                    torch.arange(9), 2, 9, "long")
+    >>> evaluation_batches(long).batch_size
+    16
+    """
+    if isinstance(data, ImageSet):
+        return ImageBatches(data, MOST_INPUTS, statistics=statistics, device=device)
+    tokens = data.tokens[0].numel()
+    size = max(1, min(MOST_INPUTS, MOST_TOKENS // tokens))
+    return SequenceBatches(data, size, device=device)

@@ -5,16 +5,11 @@ fetched or written appears under its name only when it is complete: an interrupt
 nothing half-written, and the next one fetches only what is missing.
 """
 
-import gzip
 import hashlib
-import importlib
-import lzma
 import os
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,11 +17,10 @@ from typing import IO, Any, cast
 
 import numpy as np
 
+from mimonets._extras import need
 from mimonets.data.config import DataConfig
 from mimonets.data.download_bar import DownloadBar
-
-# What reading a damaged or half file raises, whatever it is packed with.
-DAMAGED = (EOFError, OSError, KeyError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+from mimonets.data.unpack import Arrays, load_arrays
 
 
 @dataclass(frozen=True)
@@ -64,17 +58,6 @@ def data_dir(config: DataConfig) -> Path:
     return folder
 
 
-def need(module: str, package: str | None = None) -> Any:
-    """Import a module of the ``data`` extra, or say how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = package or module
-        raise ValueError(
-            f"This data needs {package}, which is not installed: pip install 'mimonets[data]'."
-        ) from None
-
-
 def find(folder: Path, names: Iterable[str]) -> Path | None:
     """Find the first of several paths, relative to ``folder``, that is there."""
     return next((folder / name for name in names if (folder / name).exists()), None)
@@ -96,53 +79,52 @@ def find_or_fetch(config: DataConfig, names: Iterable[str], remote: Remote, subf
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Download one file and check it; on any failure nothing is left under its name."""
+    """Download one file and check it; on any failure nothing is left, no empty folder either."""
     pooch = cast(ModuleType, need("pooch"))
-    make_folder(folder)
     pooch.get_logger().setLevel("WARNING")
     failures: tuple[type[Exception], ...] = (OSError, *_request_errors())
-    try:
-        path = pooch.retrieve(
-            remote.url,
-            known_hash=f"md5:{remote.md5}",
-            fname=remote.filename,
-            path=folder,
-            downloader=pooch.HTTPDownloader(progressbar=DownloadBar(remote.filename), timeout=30),
-        )
-    except ValueError as error:  # pooch's word for a wrong hash
-        raise ValueError(
-            f"{remote.url} arrived damaged (its MD5 is not {remote.md5}) and was not kept: try "
-            f"again, or put a good {remote.filename} into {folder}."
-        ) from error
-    except failures as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ValueError(
-            f"{remote.filename} is not in {folder} and {remote.url} cannot be fetched ({reason}): "
-            f"check the network and the space on the disk, or put the file there yourself."
-        ) from error
+    bar = DownloadBar(remote.filename)
+    with _made_for(folder):
+        try:
+            path = pooch.retrieve(
+                remote.url,
+                known_hash=f"md5:{remote.md5}",
+                fname=remote.filename,
+                path=folder,
+                downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
+            )
+        except ValueError as error:  # pooch's word for a wrong hash
+            raise ValueError(
+                f"{remote.url} arrived damaged (its MD5 is not {remote.md5}) and was not kept: "
+                f"try again, or put a good {remote.filename} into {folder}."
+            ) from error
+        except failures as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise ValueError(
+                f"{remote.filename} is not in {folder} and {remote.url} cannot be fetched "
+                f"({reason}): check the network and the space on the disk, or put the file there "
+                f"yourself."
+            ) from error
     return Path(path)
+
+
+@contextmanager
+def _made_for(folder: Path) -> Iterator[None]:
+    """Make a folder and its parents; if the block fails, those of them that are empty go again."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    make_folder(folder)
+    try:
+        yield
+    except BaseException:
+        for place in new:
+            with suppress(OSError):  # not empty: somebody else uses it
+                place.rmdir()
+        raise
 
 
 def _request_errors() -> tuple[type[Exception], ...]:
     requests = need("requests")
     return (requests.exceptions.RequestException,)
-
-
-def open_binary(path: Path) -> IO[bytes]:
-    """Open a file for reading, unpacked on the fly if its name ends in .gz or .xz."""
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    if path.suffix == ".xz":
-        return cast(IO[bytes], lzma.open(path, "rb"))
-    return path.open("rb")
-
-
-def damaged(path: Path | str, reason: object) -> ValueError:
-    """Say in one line that a file cannot be used."""
-    reason = " ".join(str(reason).split()) or type(reason).__name__
-    return ValueError(
-        f"{path} is damaged or not complete ({reason}): delete it and fetch it again."
-    )
 
 
 def make_folder(folder: Path) -> None:
@@ -179,9 +161,6 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             Path(temporary).unlink(missing_ok=True)
 
 
-Arrays = dict[str, np.ndarray[Any, Any]]
-
-
 def cached(kind: str, key: object, make: Callable[[], Arrays]) -> Arrays:
     """Get arrays from the cache, or make them and put them there.
 
@@ -194,9 +173,8 @@ def cached(kind: str, key: object, make: Callable[[], Arrays]) -> Arrays:
     path = cache_dir() / "derived" / f"{kind}-{digest}.npz"
     if path.is_file():
         try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-        except DAMAGED:
+            return load_arrays(path)
+        except ValueError:  # damaged
             path.unlink(missing_ok=True)
     arrays = make()
     with atomic_write(path) as file:

@@ -57,6 +57,8 @@ def load_data(config: DataConfig) -> Splits[Any]:
     for i, (part, name) in enumerate(zip(parts, names, strict=True)):
         if part is None:
             continue
+        if not len(part):
+            raise ValueError(f"{config.name}: there is no {name} item in {config.dir or 'it'}.")
         part = take(part, config.limit, seed=config.seed)
         if config.crop is not None:
             part = replace(part, images=centre_crop(part.images, config.crop))

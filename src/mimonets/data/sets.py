@@ -33,6 +33,10 @@ class ImageSet:
                 f"{self.name}: images must be uint8 of shape (n, c, h, w), and these are "
                 f"{self.images.dtype} of shape {tuple(self.images.shape)}."
             )
+        if 0 in self.images.shape[1:]:
+            raise ValueError(
+                f"{self.name}: images of shape {tuple(self.images.shape)} hold no pixel."
+            )
         _check_labels(self.name, self.labels, (len(self.images),), self.num_classes)
 
     def __len__(self) -> int:

@@ -98,15 +98,7 @@ def evaluate(
 
 
 def _measure(model: Model, batches: Batches, mode: int) -> ModeAccuracy:
-    device = next(model.parameters()).device
-    logits, labels = [], []
-    for *inputs, wanted in _whole_groups(batches, mode):
-        arguments = {"mask": inputs[1].to(device)} if len(inputs) == 2 else {}
-        answers = model(inputs[0].to(device), active_streams=mode, **arguments)
-        answers, wanted = final_token(answers[: len(wanted)], wanted.to(device))
-        logits.append(answers.float())
-        labels.append(wanted)
-    all_logits, all_labels = torch.cat(logits), torch.cat(labels)
+    all_logits, all_labels = answers(model, batches, mode)
     right = all_logits.argmax(dim=-1) == all_labels
     return ModeAccuracy(
         active_streams=mode,
@@ -118,6 +110,23 @@ def _measure(model: Model, batches: Batches, mode: int) -> ModeAccuracy:
             float(right[position::mode].float().mean()) for position in range(min(mode, len(right)))
         ),
     )
+
+
+def answers(model: Model, batches: Batches, mode: int) -> tuple[Tensor, Tensor]:
+    """Run a mode over all inputs: logits (n, c) and labels (n,), on the model's device.
+
+    Nothing is read back while it runs, so that a GPU is never waited for.
+    """
+    device = next(model.parameters()).device
+    logits, labels = [], []
+    for *inputs, wanted in _whole_groups(batches, mode):
+        x, *mask = (part.to(device, non_blocking=True) for part in inputs)
+        arguments = {"mask": mask[0]} if mask else {}
+        found = model(x, active_streams=mode, **arguments)
+        found, wanted = final_token(found[: len(wanted)], wanted.to(device, non_blocking=True))
+        logits.append(found.float())
+        labels.append(wanted)
+    return torch.cat(logits), torch.cat(labels)
 
 
 def _whole_groups(batches: Batches, mode: int) -> Iterator[tuple[Tensor, ...]]:

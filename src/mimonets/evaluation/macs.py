@@ -11,16 +11,19 @@ Parts that run once per input (stem, classifier) cost the same in every mode. Th
 per group, so its cost is shared by the active inputs.
 """
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from mimonets.evaluation.layer_macs import layer_macs
-from mimonets.models import Model, SequenceModel
+from mimonets.evaluation.layer_macs import has_formula, is_known, layer_macs
+from mimonets.models import Model, cost_part_of
 from mimonets.models.registry import model_class_for
 from mimonets.vsa import check_active_streams
 
@@ -61,75 +64,121 @@ class Cost:
         return next(found for found in self.parts if found.name == part)
 
 
-def count_macs(model: Model | Any, active_streams: int | None = None) -> Cost:
+def count_macs(model: Model | nn.Module | Any, active_streams: int | None = None) -> Cost:
     """Count what a model costs per input.
 
     Nothing is computed: a copy of the model without memory is run on shapes alone.
 
     Args:
-        model: a model, or the config of one. The size of the inputs stands in the config.
+        model: a model, the config of one of ours, or any module that has ``num_streams`` (1 if it
+            does not say), ``example_inputs(batch_size)`` and
+            ``forward(inputs, active_streams=...)``.
         active_streams: the mode; by default all streams busy.
     """
+    return count_modes(model, [active_streams])[0]
+
+
+def count_modes(
+    model: Model | nn.Module | Any, modes: Iterable[int | None] | None = None
+) -> list[Cost]:
+    """Count the cost of several modes; by default of every one, from slow to fast."""
+    hollow = _hollow(model)
+    streams = getattr(hollow, "num_streams", 1)
+    return [_count(hollow, mode, streams) for mode in modes or range(1, streams + 1)]
+
+
+def _hollow(model: Model | nn.Module | Any) -> nn.Module:
+    """Make a copy without memory, on the meta device."""
+    if isinstance(model, nn.Module) and not isinstance(model, Model):
+        if not hasattr(model, "example_inputs"):
+            raise ValueError(
+                f"{type(model).__name__} does not say what its inputs look like: give it a method "
+                f"example_inputs(batch_size)."
+            )
+        held = chain(model.parameters(), model.buffers())
+        memo = {id(tensor): _without_memory(tensor) for tensor in held}
+        return copy.deepcopy(model, memo).eval()
     config = model.config if isinstance(model, Model) else model
     with torch.device("meta"):
-        hollow = model_class_for(config)(config).eval()
-        active = check_active_streams(active_streams, hollow.num_streams)
-        group = hollow.example_inputs(active)
+        return model_class_for(config)(config).eval()
 
-    tally: dict[str, list[int]] = {}
-    if isinstance(hollow, SequenceModel):
-        order = ("K/Q/V", "attention", "binding", "MLPs", "demultiplexing", "readout")
-        tally = {part: [0, 0] for part in order}
-    for name, layer in hollow.named_modules():
-        part = _part_of(hollow, name)
-        tally.setdefault(part, [0, 0])
-        layer.register_forward_hook(partial(_record, tally, part))
-    with torch.no_grad():
-        hollow(group, active_streams=active)
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    hollow = torch.empty_like(tensor, device="meta")
+    return (
+        nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
+    )
+
+
+def _count(hollow: nn.Module, mode: int | None, streams: int) -> Cost:
+    active = check_active_streams(mode, streams)
+    with torch.device("meta"):
+        group = hollow.example_inputs(active).to("meta")  # type: ignore[operator]
+    clerk = _Clerk(hollow)
+    arguments = {} if streams == 1 and not isinstance(hollow, Model) else {"active_streams": active}
+    with torch.no_grad(), clerk:
+        hollow(group, **arguments)
     return Cost(
         active_streams=active,
         parts=tuple(
             PartCost(name, products / active, (products + elements) / active)
-            for name, (products, elements) in tally.items()
+            for name, (products, elements) in clerk.tally.items()
             if products or elements
         ),
     )
 
 
-def _record(
-    tally: dict[str, list[int]],
-    part: str,
-    layer: nn.Module,
-    inputs: tuple[Tensor, ...],
-    output: Tensor,
-) -> None:
-    macs = layer_macs(layer, inputs, output)
-    tally[part][0] += macs.products
-    tally[part][1] += macs.elements
-    if macs.binding:
-        tally.setdefault("binding", [0, 0])[1] += macs.binding
+class _Clerk:
+    """Books what every layer costs under its part while a model runs.
 
+    A layer of a type that :func:`layer_macs` knows is counted by its formula. What else is
+    computed, by layers of others that it does not know and between their layers, is counted by
+    PyTorch's operator counter.
+    """
 
-def _part_of(model: nn.Module, name: str) -> str:
-    """Name the part that a layer's cost is booked under."""
-    if isinstance(model, SequenceModel):
-        return next((BLOCK_PARTS[word] for word in name.split(".") if word in BLOCK_PARTS), "MLPs")
-    return name.partition(".")[0]
+    def __init__(self, model: nn.Module) -> None:
+        first = getattr(model, "cost_parts", ())
+        self.tally: dict[str, list[float]] = {part: [0, 0] for part in first}
+        self.model = model
+        unknown = any(not is_known(layer) for layer in model.modules())
+        self.counter = FlopCounterMode(display=False) if unknown else None
+        self.known = 0.0  # operations inside layers that have a formula
+        self.begun: list[tuple[float, float]] = []  # of the layers that run: total and known
 
+    def __enter__(self) -> None:
+        self.handles = []
+        for name, layer in self.model.named_modules():
+            part = cost_part_of(self.model, name) or "other"
+            self.tally.setdefault(part, [0, 0])
+            self.handles += [
+                layer.register_forward_pre_hook(self._enter),
+                layer.register_forward_hook(partial(self._leave, part)),
+            ]
+        if self.counter is not None:
+            self.fast_path = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)  # it runs no layer that could be seen
+            self.counter.__enter__()
 
-# Where the layers of a sequence model stand in the paper's table.
-BLOCK_PARTS = {
-    "norm1": "K/Q/V",
-    "to_q": "K/Q/V",
-    "to_kv": "K/Q/V",
-    "attention": "attention",
-    "out": "attention",
-    "demultiplexing": "demultiplexing",
-    "readout": "readout",
-}
+    def __exit__(self, *error: object) -> None:
+        if self.counter is not None:
+            self.counter.__exit__(*error)
+            torch.backends.mha.set_fastpath_enabled(self.fast_path)
+        for handle in self.handles:
+            handle.remove()
 
+    def _total(self) -> float:
+        return 0.0 if self.counter is None else self.counter.get_total_flops() / 2
 
-def count_modes(config: Any, modes: Iterable[int | None] | None = None) -> list[Cost]:
-    """Count the cost of several modes; by default of every one, from slow to fast."""
-    wanted = modes or range(1, getattr(config, "num_streams", 1) + 1)
-    return [count_macs(config, mode) for mode in wanted]
+    def _enter(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.begun.append((self._total(), self.known))
+
+    def _leave(self, part: str, layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        total, known = self.begun.pop()
+        spent, explained = self._total() - total, self.known - known
+        macs = layer_macs(layer, inputs, output)
+        products = macs.products if has_formula(layer) else spent - explained
+        self.known = known + spent
+        self.tally[part][0] += products
+        self.tally[part][1] += macs.elements
+        if macs.binding:
+            self.tally.setdefault("binding", [0, 0])[1] += macs.binding

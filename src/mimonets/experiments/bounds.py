@@ -3,17 +3,19 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mimonets.experiments.experiment import Record, Row, Workplace
+from mimonets.experiments.compare import Row
+from mimonets.experiments.experiment import Record, RunOptions
+from mimonets.experiments.paper import KERNEL_ERROR, KEYS_WITHIN_70_DEGREES
 from mimonets.theory import interference_bound, theory_report
 
-# Two keys within 70 degrees: printed value and half of its last digit, by width; appendix A.2.
-PRINTED = {16: (0.785, 0.0005), 64: (0.0474, 0.00005)}
-POWER_ERROR = 0.0073  # the paper's approximation of the kernel is this far off at most
 
-
-def measure_bounds(workplace: Workplace) -> tuple[list[Row], Record]:
+def measure_bounds(options: RunOptions) -> tuple[list[Row], Record]:
     """Evaluate every bound and simulate what it bounds."""
-    report = theory_report()
+    return compare_bounds(theory_report())
+
+
+def compare_bounds(report: dict[str, Any]) -> tuple[list[Row], Record]:
+    """Put simulations beside bounds, and printed values beside ours."""
     printed = [
         Row(
             f"bound on two keys within 70 degrees, D={dim}",
@@ -22,13 +24,13 @@ def measure_bounds(workplace: Workplace) -> tuple[list[Row], Record]:
             value,
             tolerance=half,
         )
-        for dim, (value, half) in PRINTED.items()
+        for dim, (value, half) in KEYS_WITHIN_70_DEGREES.items()
     ]
     formulas = (row for row in report["rows"] if "kernel" not in row["name"])
     return [*printed, *_beside_simulation(formulas)], {"report": report}
 
 
-def measure_relu_kernel(workplace: Workplace) -> tuple[list[Row], Record]:
+def measure_relu_kernel(options: RunOptions) -> tuple[list[Row], Record]:
     """Compare the kernel of ReLU features with its closed form and the paper's approximation."""
     report = theory_report()
     rows = [row for row in report["rows"] if "kernel" in row["name"]]
@@ -49,5 +51,5 @@ def _beside_simulation(formulas: Iterable[Mapping[str, Any]]) -> Iterable[Row]:
             unit = "probability"
             yield Row(what, unit, simulated["mean"], at_most=value, tolerance=noise, note=vacuous)
         else:
-            error = POWER_ERROR if formula["kind"] == "approximation" else 0.0
+            error = KERNEL_ERROR if formula["kind"] == "approximation" else 0.0
             yield Row(what, "mean", simulated["mean"], value, tolerance=noise + error, note=note)

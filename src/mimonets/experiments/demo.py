@@ -1,6 +1,7 @@
 """The demo: a dynamic MIMOConv and a single-input network of the same size, side by side."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mimonets._figure import new_axes, save_figure
+from mimonets._files import write_text
 from mimonets._show import progress
 from mimonets.evaluation import BenchSettings, bench, count_macs
 from mimonets.evaluation.accuracy import evaluate
@@ -23,8 +25,8 @@ MODES = {1: "slow", 2: "normal", 4: "fast"}
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the demo's table."""
+class ModeResult:
+    """Accuracy, speed and cost of one network in one mode."""
 
     name: str
     inputs_per_pass: int
@@ -51,14 +53,14 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[
         "recipes": [recipe.as_dict() for recipe in recipes],
         "rows": [vars(row) for row in rows],
     }
-    (folder / "demo.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / "demo.json", json.dumps(record, indent=2) + "\n")
     plot = draw(rows, folder / "accuracy-against-throughput.png")
     console.print(f"Plot: {plot}\nModel: {folder / dynamic.name / 'model'}, for mimonets.load")
-    console.print(f"Next: mimonets evaluate {folder / dynamic.name}")
+    console.print(f"Next: mimonets evaluate {shlex.quote(str(folder / dynamic.name))}")
     return record
 
 
-def demo_table(rows: Sequence[Row]) -> Table:
+def demo_table(rows: Sequence[ModeResult]) -> Table:
     """Lay out accuracy, speed and cost of every mode."""
     table = Table(title="Test digits, one set of weights for slow, normal and fast")
     for name in ("network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"):
@@ -74,13 +76,13 @@ def demo_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[Row]:
+def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[ModeResult]:
     """Measure accuracy on the test digits and speed, all networks interleaved."""
     settings = BenchSettings(batch_size=64, rounds=30, warmup=3, threads=1)
     with progress("timing", settings.warmup + settings.rounds) as advance:
         timed = bench([dynamic.model, plain.model], None, settings, after_round=advance)
     speed = {
-        (type(timed.configs[name]), mode): timed.timing(name).inputs_per_second
+        (type(timed.networks[name]), mode): timed.timing(name).inputs_per_second
         for name, mode in timed.modes.items()
     }
     rows = []
@@ -91,11 +93,11 @@ def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[Row]:
             title = type(model).__name__ + (f", {name}" if name else "")
             rate = speed[type(recipe.model), mode]
             macs = count_macs(recipe.model, mode).paper
-            rows.append(Row(title, mode, found[mode].accuracy, rate, macs))
+            rows.append(ModeResult(title, mode, found[mode].accuracy, rate, macs))
     return rows
 
 
-def draw(rows: Sequence[Row], path: Path) -> Path | str:
+def draw(rows: Sequence[ModeResult], path: Path) -> Path | str:
     """Draw accuracy against throughput, if matplotlib is there."""
     try:
         figure, axes = new_axes()

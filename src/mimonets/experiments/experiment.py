@@ -3,83 +3,30 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
+from mimonets.experiments.compare import Row
 
-Verdict = Literal[
-    "reproduced", "bettered", "holds", "differs", "scaled down", "ours alone", "not run"
-]
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One number of ours beside the paper's, and what to make of the two.
-
-    >>> Row("WideResNet-28-10", "MMAC", 5250.3, 5251, tolerance=1).verdict
-    'reproduced'
-    >>> Row("MIMOConv, N=16", "%", 91.0, 80.4, tolerance=1, more_is_better=True).verdict
-    'bettered'
-    """
-
-    what: str
-    unit: str
-    ours: float | None  # None: not run
-    paper: float | None = None  # None: the paper does not say
-    at_most: float | None = None  # a bound on ours
-    tolerance: float = 0.0  # how far two numbers may lie apart and still be the same
-    deviation: float | None = None  # over the seeds
-    paper_deviation: float | None = None
-    seeds: int | None = None
-    more_is_better: bool = False
-    scaled_down: bool = False  # less data, steps or width than the paper's
-    macs: float | None = None  # per input, where accuracy is weighed against cost
-    streams: int | None = None  # inputs per pass
-    group: str = ""  # the line it belongs to in a plot
-    diverged: int = 0  # seeds that came to nothing and are not in the mean
-    note: str = ""
-
-    @property
-    def verdict(self) -> Verdict:
-        """Say at a glance how ours relates to the paper's."""
-        if self.diverged:
-            return "differs"
-        if self.ours is None:
-            return "not run"
-        if self.at_most is not None:
-            return "holds" if self.ours <= self.at_most + self.tolerance else "differs"
-        if self.paper is None:
-            return "scaled down" if self.scaled_down else "ours alone"
-        apart = self.ours - self.paper
-        if self.more_is_better and apart > self.tolerance:
-            return "bettered"
-        if self.scaled_down:
-            return "scaled down"
-        return "reproduced" if abs(apart) <= self.tolerance else "differs"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Give everything that is known as plain data."""
-        known = {name: value for name, value in asdict(self).items() if value not in (None, "")}
-        if not self.diverged:
-            del known["diverged"]
-        return {**known, "verdict": self.verdict}
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """Where an experiment finds its data and leaves its runs, and whom it tells how far it is."""
+class RunOptions:
+    """Where an experiment finds its data and keeps its runs, how much it trains, whom it tells."""
 
     runs: Path = Path("runs/reproduce")
     data_dir: Path | None = None
     only: str = ""  # train only those runs whose name contains this
     train: bool = True  # False: report what has been trained so far
+    scale: float = 1.0  # train for this fraction of the epochs and steps
     tell: Callable[[str], object] = field(default=lambda line: None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A table or figure of the paper, or one of our own, that can be run again."""
 
@@ -87,14 +34,18 @@ class Experiment:
     source: str  # where the paper has it; "ours" if it has not
     title: str
     effort: str  # what it takes
-    needs_gpu: bool
-    measure: Callable[[Workplace], tuple[Sequence[Row], Record]]  # the rows, and what led there
+    order: int = 1000  # its place in the list: the paper's order, then our own
+    needs_gpu: bool = False
+    measure: Callable[[RunOptions], tuple[Sequence[Row], Record]]  # the rows, and what led there
     draw: Callable[[Record, Path], object] | None = None
     commands: tuple[str, ...] = ()  # the same by hand, run by run
 
-    def run(self, workplace: Workplace) -> Record:
+    def run(self, options: RunOptions) -> Record:
         """Measure, and put everything down that a reader needs to check it."""
-        rows, details = self.measure(workplace)
+        return self.record(*self.measure(options))
+
+    def record(self, rows: Sequence[Row], details: Record) -> Record:
+        """Put down what was measured, where and by which command."""
         return {
             "experiment": self.name,
             "source": self.source,
@@ -108,7 +59,7 @@ class Experiment:
         """Write the record as JSON and, where there is one, the plot; returns the paths."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(record, indent=1) + "\n")
         if self.draw is None:
             return [path]
         plot = folder / f"{self.name}.png"

@@ -49,7 +49,7 @@ def draw_against_macs(record: Record, path: Path) -> Path:
 
 def draw_bars(record: Record, path: Path) -> Path:
     """Draw one bar per row, with its spread over the seeds, and the paper's value as a cross."""
-    rows = record["rows"]
+    rows = [row for row in record["rows"] if "ours" in row] or record["rows"]
     figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
     places = range(len(rows))
     colours = _colours(rows)
@@ -57,11 +57,12 @@ def draw_bars(record: Record, path: Path) -> Path:
         colour = colours[row.get("group", "")]
         axes.barh(place, row.get("ours", 0.0), color=colour, alpha=0.75)
         if "deviation" in row:
-            axes.errorbar(row["ours"], place, xerr=row["deviation"], color="dimgray", capsize=3)
+            spread = [[side] for side in _within_percent(row["ours"], row["deviation"])]
+            axes.errorbar(row["ours"], place, xerr=spread, color="dimgray", capsize=3)
         if "paper" in row:
             axes.plot(row["paper"], place, **PAPER_STYLE)
     axes.set_yticks(places, [row["what"] for row in rows], fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 103)
     axes.set_xlabel("test accuracy, % (cross: the paper's)")
     axes.set_title(record["title"], fontsize=10)
@@ -83,7 +84,10 @@ def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float 
         )
         if points:
             at, mean, spread = zip(*points, strict=True)
-            axes.errorbar(at, mean, yerr=spread, color=colour, marker="o", capsize=3, label=group)
+            sides = zip(*map(_within_percent, mean, spread), strict=True)
+            axes.errorbar(
+                at, mean, yerr=list(sides), color=colour, marker="o", capsize=3, label=group
+            )
     known = {(row[x] / unit, row["paper"]): row["what"] for row in rows[::-1] if "paper" in row}
     for point, what in known.items():
         axes.plot(*point, **PAPER_STYLE)
@@ -97,6 +101,15 @@ def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float 
             fontsize=8,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )
+
+
+def _within_percent(mean: float, deviation: float) -> tuple[float, float]:
+    """Say how far an error bar reaches to either side: not below 0 %, not above 100 %.
+
+    >>> _within_percent(98.0, 5.0)
+    (5.0, 2.0)
+    """
+    return min(deviation, mean), min(deviation, 100 - mean)
 
 
 def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:

@@ -1,19 +1,38 @@
 """Experiments that train: which recipes, with which seeds, and what the paper got.
 
-A file in ``plans/`` is one experiment. Its ``trials`` are recipes with changes, their ``paper``
-values accuracies in percent, a mean or ``[mean, deviation]`` by number of active streams.
+A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
+with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
+number of active streams. ``averages`` are over all trials whose titles begin with ``over``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from mimonets.recipes import load_recipe
-from mimonets.recipes.loader import Recipe
+from mimonets._config import did_you_mean
+from mimonets.recipes import Recipe, load_recipe
+from mimonets.recipes.families import former_names
+from mimonets.recipes.loader import shorten
+
+# What may stand in a plan, and of which type it is.
+Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]
+PLAN_KEYS: Keys = {
+    **{"source": str, "title": str, "effort": str, "order": int, "needs_gpu": bool, "axis": str},
+    **{"trials": list, "averages": list},
+    **{"shared": dict, "templates": list},  # templates: anchors for YAML's <<
+}
+TRIAL_KEYS: Keys = {
+    **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
+    **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str},
+}
+AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
+
+Value = tuple[float, float | None]  # mean and deviation
 
 
 @dataclass(frozen=True)
@@ -23,18 +42,25 @@ class Trial:
     name: str  # of its folder: the recipe's, and the changes if there are any
     title: str  # as in the paper
     recipe: str
-    settings: tuple[str, ...]  # such as train.epochs=10
-    seeds: tuple[int, ...]
-    only_modes: tuple[int, ...] | None  # numbers of active streams to test; None: all streams busy
-    paper: Mapping[int, tuple[float, float | None]]  # accuracy and deviation, by mode
-    group: str  # the line it belongs to in a plot
-    scaled_down: bool
-    note: str
+    settings: tuple[str, ...] = ()  # such as train.epochs=10
+    seeds: tuple[int, ...] = (0,)
+    only_modes: tuple[int, ...] | None = None  # active streams to test; None: all streams busy
+    paper: Mapping[int, Value] = field(default_factory=dict)  # by mode
+    group: str = ""  # the line it belongs to in a plot
+    our_recipe: bool = False  # not the paper's recipe
+    scaled_down: bool = False
+    note: str = ""
 
-    @property
+    @cached_property
     def modes(self) -> tuple[int, ...]:
         """Numbers of active streams to test."""
         return self.only_modes or (getattr(self.load(0).model, "num_streams", 1),)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that its runs had when the recipe was named otherwise."""
+        changes = self.name.removeprefix(self.recipe)
+        return (self.name, *(old + changes for old in former_names(self.recipe)))
 
     def load(self, seed: int, more: tuple[str, ...] = ()) -> Recipe:
         """Read the recipe, with the changes and the seed."""
@@ -46,6 +72,34 @@ class Trial:
         seeds = f" --seeds {len(self.seeds)}" if len(self.seeds) > 1 else ""
         return f"mimonets train {self.recipe}{changes}{seeds}"
 
+    def scaled(self, factor: float) -> "Trial":
+        """Train for a fraction of the epochs and steps, in folders of its own."""
+        train = self.load(0).train
+        shorter = {"epochs": train.epochs, "steps": train.steps}
+        if train.warmup >= 1:  # in steps; else it is a fraction of them
+            shorter["warmup"] = int(train.warmup)
+        settings = [
+            f"train.{name}={max(1, round(value * factor))}"
+            for name, value in shorter.items()
+            if value is not None
+        ]
+        return replace(
+            self,
+            name=f"{self.name},scale={factor:g}",
+            settings=(*self.settings, *settings),
+            scaled_down=True,
+        )
+
+
+@dataclass(frozen=True)
+class Average:
+    """The mean over several trials, as in the last column of the paper's table 2."""
+
+    title: str
+    over: str  # how the titles of the trials begin
+    paper: Value | None = None
+    note: str = ""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -55,26 +109,30 @@ class Plan:
     source: str
     title: str
     effort: str
-    needs_gpu: bool
-    axis: str  # what accuracy is drawn against: streams, macs or trials
     trials: tuple[Trial, ...]
+    averages: tuple[Average, ...] = ()
+    order: int = 1000  # its place in the list of experiments
+    needs_gpu: bool = False
+    axis: str = "trials"  # what accuracy is drawn against: streams, macs or trials
+
+    def scaled(self, factor: float) -> "Plan":
+        """Train every trial for a fraction of its epochs and steps."""
+        if not 0 < factor <= 1:
+            raise ValueError(f"scale={factor:g} must be a fraction, above 0 and up to 1.")
+        if factor == 1:
+            return self
+        return replace(self, trials=tuple(trial.scaled(factor) for trial in self.trials))
 
 
-@cache
 def load_plan(name: str) -> Plan:
-    """Read a plan by its name."""
-    text = (files("mimonets.experiments") / "plans" / f"{name}.yaml").read_text(encoding="utf-8")
-    content = yaml.safe_load(text)
-    shared = content.pop("shared", {})
-    return Plan(
-        name=name,
-        source=content["source"],
-        title=content["title"],
-        effort=content["effort"],
-        needs_gpu=content.get("needs_gpu", False),
-        axis=content.get("axis", "trials"),
-        trials=tuple(_trial({**shared, **trial}) for trial in content["trials"]),
-    )
+    """Read one of our plans by its name."""
+    file = files("mimonets.experiments") / "plans" / f"{name}.yaml"
+    return _load(name, file.read_text(encoding="utf-8"))
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan of one's own from a file."""
+    return _load(path.stem, path.read_text(encoding="utf-8"))
 
 
 def plan_names() -> list[str]:
@@ -85,25 +143,91 @@ def plan_names() -> list[str]:
     )
 
 
-def _trial(content: Mapping[str, Any]) -> Trial:
+@cache
+def _load(name: str, text: str) -> Plan:
+    where = f"The plan {name}"
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is no YAML: {shorten(str(error), 200)}.") from None
+    _check(where, content, PLAN_KEYS, ("source", "title", "effort", "trials"))
+    shared = content.get("shared", {})
+    _check(f"{where}, shared", shared, TRIAL_KEYS)
+    trials, averages = content["trials"], content.get("averages", [])
+    for number, trial in enumerate(trials, start=1):
+        _check(f"{where}, trial {number}", trial, TRIAL_KEYS, ("title", "recipe"))
+    for number, average in enumerate(averages, start=1):
+        _check(f"{where}, average {number}", average, AVERAGE_KEYS, ("title", "over"))
+    return Plan(
+        name=name,
+        **{key: content[key] for key in tuple(PLAN_KEYS)[:6] if key in content},
+        trials=tuple(_trial(where, {**shared, **trial}) for trial in trials),
+        averages=tuple(
+            Average(**{**one, "paper": _value(where, one["paper"]) if "paper" in one else None})
+            for one in averages
+        ),
+    )
+
+
+def _check(where: str, content: object, known: Keys, needed: tuple[str, ...] = ()) -> None:
+    """Refuse keys that nothing reads and values of another type; name keys that are missing."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{where} must hold keys and values: {', '.join(known)}.")
+    problems = [
+        f"unknown key {key!r}{did_you_mean(str(key), known)}" for key in content if key not in known
+    ]
+    problems += [f"{key!r} is missing" for key in needed if key not in content]
+    problems += [
+        f"{key!r} must be of type {' or '.join(one.__name__ for one in _types(known[key]))}, not "
+        f"{shorten(repr(value), 40)}"
+        for key, value in content.items()
+        if key in known
+        and (not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is int))
+    ]
+    if problems:
+        raise ValueError(f"{where}: {'; '.join(problems)}.")
+
+
+def _types(known: type[Any] | tuple[type[Any], ...]) -> tuple[type[Any], ...]:
+    return known if isinstance(known, tuple) else (known,)
+
+
+def _trial(where: str, content: Mapping[str, Any]) -> Trial:
+    modes, papers = content.get("modes"), content.get("paper", {})
+    if not all(isinstance(mode, int) and mode >= 1 for mode in (*(modes or ()), *papers)):
+        raise ValueError(
+            f"{where}, {content['title']}: modes and keys of paper must be numbers of active "
+            f"streams, such as paper: {{4: 90}}."
+        )
     settings = tuple(f"{name}={_written(value)}" for name, value in content.get("set", {}).items())
     changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
-    paper = {
-        int(mode): (value[0], value[1]) if isinstance(value, list) else (value, None)
-        for mode, value in content.get("paper", {}).items()
-    }
     return Trial(
         name=content["recipe"] + changes,
         title=content["title"],
         recipe=content["recipe"],
         settings=settings,
         seeds=tuple(range(content.get("seeds", 1))),
-        only_modes=tuple(content["modes"]) if "modes" in content else None,
-        paper=paper,
+        only_modes=None if modes is None else tuple(modes),
+        paper={mode: _value(where, value) for mode, value in papers.items()},
         group=content.get("group", ""),
+        our_recipe=content.get("our_recipe", False),
         scaled_down=content.get("scaled_down", False),
         note=content.get("note", ""),
     )
+
+
+def _value(where: str, written: float | list[float]) -> Value:
+    pair = written if isinstance(written, list) else [written, None]
+    if (
+        len(pair) != 2
+        or not isinstance(pair[0], int | float)
+        or not isinstance(pair[1], int | float | None)
+    ):
+        raise ValueError(
+            f"{where}: a value of the paper is a mean or [mean, deviation], not "
+            f"{shorten(repr(written), 40)}."
+        )
+    return pair[0], pair[1]
 
 
 def _written(value: object) -> str:

@@ -10,7 +10,9 @@ from mimonets.experiments.experiment import Experiment, Record, verdicts
 
 STYLES = {
     "reproduced": "green",
-    "bettered": "bold green",
+    "reached": "green",
+    "exceeded": "bold green",
+    "unclear": "yellow",
     "holds": "green",
     "scaled down": "yellow",
     "differs": "red",
@@ -55,14 +57,23 @@ def written(row: Record, value: str, deviation: str) -> str:
     return text + (f" ± {row[deviation]:.2f}" if deviation in row else "")
 
 
-def experiments_table(experiments: Sequence[Experiment], results: Path) -> Table:
+def experiments_table(experiments: Sequence[Experiment], results: Path, published: Path) -> Table:
     """Lay out the experiments: where the paper has them, what they take, how they stand."""
     table = Table(title="The paper's tables and figures")
-    for name in ("name", "in the paper", "what", "takes", f"in {results}"):
+    for name in ("name", "in the paper", "what", "takes", "how it stands"):
         table.add_column(name)
     for one in experiments:
-        table.add_row(one.name, one.source, one.title, one.effort, status(one, results))
+        stands = standing(one, results, published)
+        table.add_row(one.name, one.source, one.title, one.effort, stands)
     return table
+
+
+def standing(experiment: Experiment, results: Path, published: Path) -> str:
+    """Say how an experiment stands: by your own record if there is one, else the published one."""
+    mine = results / f"{experiment.name}.json"
+    if mine.is_file() or not (published / f"{experiment.name}.json").is_file():
+        return status(experiment, results)
+    return f"published: {status(experiment, published)}"
 
 
 def status(experiment: Experiment, results: Path) -> str:
@@ -70,7 +81,10 @@ def status(experiment: Experiment, results: Path) -> str:
     path = results / f"{experiment.name}.json"
     if not path.is_file():
         return "not run: needs a GPU" if experiment.needs_gpu else "not run"
-    return count_verdicts(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        return count_verdicts(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return f"{path} cannot be read: delete it, or run this again"
 
 
 def count_verdicts(record: Record) -> str:

@@ -1,14 +1,16 @@
 """Run a plan: train what is not trained yet, test each model once, and compare with the paper."""
 
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
 from mimonets._files import write_text
+from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.experiment import Record, Row, Workplace
-from mimonets.experiments.plan import Plan, Trial
+from mimonets.experiments.compare import Row, accuracy_row
+from mimonets.experiments.experiment import Record, RunOptions
+from mimonets.experiments.plan import Average, Plan, Trial
+from mimonets.recipes import data_settings
 from mimonets.recipes.execute import measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
@@ -16,39 +18,46 @@ from mimonets.training.run_folder import RunFolder
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
 
-def measure_plan(plan: Plan, workplace: Workplace) -> tuple[list[Row], Record]:
-    """Train and test every trial with every seed; go on where an earlier call was stopped."""
-    if workplace.train:
+def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
+    """Train and test every trial with every seed; resume what an earlier call left unfinished."""
+    plan = plan.scaled(options.scale)
+    if options.train:
         jobs = [(trial, seed) for trial in plan.trials for seed in trial.seeds]
         jobs.sort(key=lambda job: job[1])  # the first seed of all before the second of any
         for trial, seed in jobs:
-            if workplace.only in _label(trial, seed):
-                train_and_test(trial, seed, workplace)
+            if options.only in _label(trial, seed):
+                train_and_test(trial, seed, options)
     runs = [
         run
         for trial in plan.trials
         for seed in trial.seeds
-        if (run := read_run_record(trial, seed, workplace.runs)) is not None
+        if (run := read_run_record(trial, seed, options.runs)) is not None
     ]
-    return [row for trial in plan.trials for row in trial_rows(trial, runs)], {"runs": runs}
+    return plan_rows(plan, runs), {"scale": options.scale, "runs": runs}
 
 
-def train_and_test(trial: Trial, seed: int, workplace: Workplace) -> None:
+def plan_rows(plan: Plan, runs: list[Record]) -> list[Row]:
+    """Compare every trial with the paper, and the averages over trials."""
+    rows = [row for trial in plan.trials for row in trial_rows(trial, runs)]
+    return rows + [average_row(average, rows) for average in plan.averages]
+
+
+def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
     """Train one trial with one seed and measure it on the test data, unless that was done.
 
     A run that diverges is an outcome too: it is written down, and the others go on.
     """
-    folder = run_folder(trial, seed, workplace.runs)
+    folder = run_folder(trial, seed, options.runs)
     if (folder / "diverged.json").exists():
         return
-    data = _data_override(trial, seed, workplace.data_dir)
+    data = tuple(data_settings(options.data_dir, trial.load(seed).data.name))
     if not (folder / "result.json").exists():
-        workplace.tell(f"training {_label(trial, seed)}")
+        options.tell(f"training {_label(trial, seed)}")
         try:
             run_recipe(trial.load(seed, data), folder, resume=True)
         except TrainingDivergedError as error:
             write_text(folder / "diverged.json", json.dumps({"reason": str(error)}) + "\n")
-            workplace.tell(f"diverged {_label(trial, seed)}: {error}")
+            options.tell(f"diverged {_label(trial, seed)}: {error}")
             return
     if not (folder / "test.json").exists():
         measured = measure_run(folder, "test", trial.modes, data)
@@ -60,7 +69,7 @@ def train_and_test(trial: Trial, seed: int, workplace: Workplace) -> None:
         }
         write_text(folder / "test.json", json.dumps(tested, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({mode})" for mode, found, _ in measured)
-        workplace.tell(f"tested {_label(trial, seed)}: {accuracies}")
+        options.tell(f"tested {_label(trial, seed)}: {accuracies}")
 
 
 def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
@@ -81,6 +90,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "skipped": result["skipped"],
             "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
             "test": _read(folder / "test.json")["modes"],
+            **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
     return {
         "trial": trial.name,
@@ -99,27 +109,20 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     """Compare a trial with the paper, one row per mode."""
-    mine = [run for run in runs if run["trial"] == trial.name]
+    mine = [run for run in runs if run["trial"] in trial.names]
     diverged = sum("diverged" in run for run in mine)
     mine = [run for run in mine if "test" in run]
     note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
-    modes = trial.modes
-    for mode in modes:
+    for mode in trial.modes:
         found = [run["test"][str(mode)] for run in mine]
-        accuracies = [100 * one["accuracy"] for one in found]
-        mean, deviation = trial.paper.get(mode, (None, None))
         rows.append(
-            Row(
-                trial.title + (f", {mode} active" if len(modes) > 1 else ""),
-                "%",
-                ours=statistics.mean(accuracies) if accuracies else None,
-                paper=mean,
-                tolerance=max(1.0, 2 * (deviation or 0.0)),
-                deviation=statistics.stdev(accuracies) if len(accuracies) > 1 else None,
-                paper_deviation=deviation,
-                seeds=len(accuracies),
-                more_is_better=True,
+            accuracy_row(
+                trial.title + (f", {mode} active" if len(trial.modes) > 1 else ""),
+                *mean_and_deviation([100 * one["accuracy"] for one in found]),
+                seeds=len(found),
+                paper=trial.paper.get(mode, (None, None)),
+                our_recipe=trial.our_recipe,
                 scaled_down=trial.scaled_down,
                 macs=found[0]["macs"] if found else None,
                 group=trial.group,
@@ -131,17 +134,28 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     return rows
 
 
+def average_row(average: Average, rows: list[Row]) -> Row:
+    """Average over trials as the paper does: the mean of their means and of their deviations."""
+    parts = [row for row in rows if row.what.startswith(average.over)]
+    means = [row.ours for row in parts if row.ours is not None]
+    deviations = [row.deviation for row in parts if row.deviation is not None]
+    complete = bool(parts) and len(means) == len(parts)
+    return accuracy_row(
+        average.title,
+        mean_and_deviation(means)[0] if complete else None,
+        mean_and_deviation(deviations)[0] if len(deviations) == len(parts) else None,
+        seeds=min((row.seeds or 0 for row in parts), default=0),
+        paper=average.paper or (None, None),
+        scaled_down=any(row.scaled_down for row in parts),
+        diverged=sum(row.diverged for row in parts),
+        note=average.note,
+    )
+
+
 def run_folder(trial: Trial, seed: int, runs: Path) -> Path:
-    """Where a run is kept."""
-    return runs / _label(trial, seed)
-
-
-def _data_override(trial: Trial, seed: int, data_dir: Path | None) -> tuple[str, ...]:
-    """Point a recipe at its files: in the folder itself, or in one named after the data set."""
-    if data_dir is None:
-        return ()
-    own = data_dir / trial.load(seed).data.name
-    return (f"data.dir={json.dumps(str(own if own.is_dir() else data_dir))}",)
+    """Where a run is kept: under its name, or a former one if it is there."""
+    places = [runs / name / f"seed-{seed}" for name in trial.names]
+    return next((place for place in places if place.is_dir()), places[0])
 
 
 def _read(path: Path) -> Any:

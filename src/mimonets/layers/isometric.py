@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from mimonets.layers.tied import TiedConv2d
+
 # o, i output and input maps   k kernel size
 
 
@@ -46,7 +48,8 @@ def isometry_penalty(weight: Tensor, stride: int = 1) -> Tensor:
 
 def total_isometry_penalty(module: nn.Module) -> Tensor:
     """Add up :func:`isometry_penalty` over all convolutions inside ``module``."""
-    convolutions = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    kinds = (nn.Conv2d, TiedConv2d)
+    convolutions = [layer for layer in module.modules() if isinstance(layer, kinds)]
     return torch.stack(
         [isometry_penalty(layer.weight, layer.stride[0]) for layer in convolutions]
     ).sum()
@@ -70,9 +73,11 @@ class SkipScale(nn.Module):
         return self.alpha * x
 
 
-def init_convolution(layer: nn.Conv2d, *, dirac: bool = False) -> None:
+def init_convolution(layer: nn.Conv2d | TiedConv2d, *, dirac: bool = False) -> None:
     """Initialise by Kaiming's rule over outgoing connections, or as an identity (DiracInit)."""
-    if dirac:
+    if isinstance(layer, TiedConv2d):
+        layer.reset_parameters(dirac=dirac)
+    elif dirac:
         nn.init.dirac_(layer.weight)
     else:
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -49,3 +49,11 @@ class StreamUnbinding(nn.Module):
         if self.relu:
             answers = answers.relu()
         return average_copies(answers.unflatten(1, self.bias.shape), active_streams)
+
+
+class StreamAverage(nn.Module):
+    """Average what the streams of the same input say, where streams never mixed: no matrices."""
+
+    def forward(self, streams: Tensor, active_streams: int) -> Tensor:
+        """Average (g, s, d) -> (g, a, d)."""
+        return average_copies(streams, active_streams)

@@ -1,6 +1,13 @@
 """Whole networks, and how they are saved and loaded."""
 
-from mimonets.models.base import ImageModel, Model
+from mimonets.models.base import (
+    ImageModel,
+    Model,
+    MultipleInput,
+    alternatives_of,
+    cost_part_of,
+    name_of,
+)
 from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
 from mimonets.models.baselines.datamux_former import DataMUXFormer, DataMUXFormerConfig
 from mimonets.models.baselines.transformer import Performer, PerformerConfig, Transformer
@@ -28,6 +35,7 @@ __all__ = [
     "MIMOFormer",
     "MIMOFormerConfig",
     "Model",
+    "MultipleInput",
     "Performer",
     "PerformerConfig",
     "SequenceModel",
@@ -37,7 +45,10 @@ __all__ = [
     "WideIsoNetConfig",
     "WideResNet",
     "WideResNetConfig",
+    "alternatives_of",
+    "cost_part_of",
     "load",
+    "name_of",
     "read_config",
     "save",
 ]

@@ -1,13 +1,70 @@
-"""What every model shares: its config, its checkpoint format and its manners with bad input."""
+"""What takes several inputs, and what our models share: config, checkpoint, checks of inputs."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from torch import Tensor, nn
 
+from mimonets._inputs import InputSpec
+
 MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
+
+
+@runtime_checkable
+class MultipleInput(Protocol):
+    """Anything that answers several inputs per pass: our models, and networks of others.
+
+    Counting, timing, evaluation and training ask for nothing else. A network of one input per pass
+    keeps to it too, with ``num_streams = 1``. At run time only the names are checked:
+
+    >>> from mimonets import WideResNet, WideResNetConfig
+    >>> isinstance(WideResNet(WideResNetConfig(depth=10, width=1)), MultipleInput)
+    True
+    """
+
+    input_spec: InputSpec | None  # what one input is, None if unknown
+
+    @property
+    def num_streams(self) -> int:
+        """How many inputs can share a pass."""
+
+    def forward(self, x: Tensor, /, *, active_streams: int | None = None) -> Tensor:
+        """Answer all inputs (b, ...) in order; ``active_streams`` of them share a pass."""
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Run :meth:`forward`, as every module of PyTorch does."""
+
+    def example_inputs(self, batch_size: int) -> Tensor:
+        """Make random inputs (b, ...) of the shape this network is made for."""
+
+
+def name_of(model: object) -> str:
+    """Name a network in tables and plots: its ``title`` if it has one, else its class.
+
+    >>> name_of(nn.Linear(2, 3))
+    'Linear'
+    """
+    return str(getattr(model, "title", type(model).__name__))
+
+
+def alternatives_of(model: object) -> list[Any]:
+    """List what one would run instead (see :meth:`Model.alternatives`); nothing if unknown."""
+    return list(model.alternatives()) if hasattr(model, "alternatives") else []
+
+
+def cost_part_of(model: object, layer: str) -> str:
+    """Name the part of a network that a layer's cost is counted under.
+
+    The network's own ``cost_part`` decides; without one, it is the outermost module.
+
+    >>> cost_part_of(nn.Module(), "layer1.0.conv")
+    'layer1'
+    """
+    if hasattr(model, "cost_part"):
+        return str(model.cost_part(layer))
+    return layer.partition(".")[0]
 
 
 class Model(
@@ -25,7 +82,9 @@ class Model(
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
     config: Any
+    input_spec: InputSpec | None  # set by whoever trains or loads the model; None if unknown
     warm_ups: ClassVar[frozenset[str]] = frozenset()  # simpler ways to run that forward takes
+    cost_parts: ClassVar[tuple[str, ...]] = ()  # rows of the cost table that come first, in order
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -35,6 +94,7 @@ class Model(
                 f"not a {type(config).__name__}."
             )
         self.config = config
+        self.input_spec = None
 
     @property
     def num_streams(self) -> int:
@@ -44,6 +104,24 @@ class Model(
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make random inputs of the shape this model is made for."""
         raise NotImplementedError
+
+    def default_input_spec(self) -> InputSpec:
+        """Describe the inputs as far as the config knows them: their shape."""
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """The name of this network in tables and plots, as the paper writes it."""
+        streams = getattr(self.config, "num_streams", None)
+        return type(self).__name__ + ("" if streams is None else f" (N={streams})")
+
+    def alternatives(self) -> list[Any]:
+        """Configs of what one would run instead: one stream, and no superposition at all."""
+        return []
+
+    def cost_part(self, layer: str) -> str:
+        """Name the part that the cost of a layer is counted under, such as trunk or stem."""
+        return layer.partition(".")[0]
 
     def _save_pretrained(self, save_directory: Path) -> None:
         from mimonets.models.checkpoint import save
@@ -93,6 +171,11 @@ class ImageModel(Model):
         size = self.config.image_size
         return torch.randn(batch_size, self.config.in_channels, size, size)
 
+    def default_input_spec(self) -> InputSpec:
+        """Describe the images by the size in the config."""
+        size = self.config.image_size
+        return InputSpec(kind="image", shape=(self.config.in_channels, size, size))
+
     def check_images(self, images: Tensor) -> None:
         """Refuse what is no batch of images for this model, and say what would be."""
         wanted = self.config.in_channels
@@ -119,8 +202,11 @@ class ImageModel(Model):
 
     def check_size(self, images: Tensor) -> None:
         """Refuse images that are too small for this model."""
-        if min(images.shape[2:]) < MIN_IMAGE_SIZE:
+        stride = getattr(self.config, "stem_stride", 1)
+        least = MIN_IMAGE_SIZE * stride
+        if min(images.shape[2:]) < least:
             raise ValueError(
-                f"Images of {images.shape[2]}x{images.shape[3]} do not survive two stridings: "
-                f"{type(self).__name__} needs at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE}."
+                f"Images of {images.shape[2]}x{images.shape[3]} do not survive two stridings"
+                f"{f' after a stem of stride {stride}' if stride > 1 else ''}: "
+                f"{type(self).__name__} needs at least {least}x{least}."
             )

@@ -107,6 +107,16 @@ class MIMOFormer(SequenceModel):
         features = self.summarise(x, mask).flatten(1, 2)  # g (m n) e
         return unfold_streams(features, batch_size, active)
 
+    @property
+    def title(self) -> str:
+        """Name it by its grid, as in MIMOFormer (2x2, attention)."""
+        m, n = self.config.grid
+        return f"{type(self).__name__} ({m}x{n}, {self.config.superpose})"
+
+    def alternatives(self) -> list[PerformerConfig]:
+        """List the Performer of the same size."""
+        return [self.config.narrowed_to(PerformerConfig)]
+
     def _check_grid(self, grid: tuple[int, int] | None) -> tuple[int, int]:
         largest = self.config.grid
         if grid is None:

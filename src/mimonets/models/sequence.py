@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._config import Config
+from mimonets._inputs import InputSpec
 from mimonets.attention.sums import check_mask
 from mimonets.models.base import Model
 
@@ -67,6 +68,7 @@ class SequenceModel(Model):
     """
 
     config: TransformerConfig
+    cost_parts = ("K/Q/V", "attention", "binding", "MLPs", "demultiplexing", "readout")
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -131,6 +133,17 @@ class SequenceModel(Model):
         shape = (batch_size, *pair, self.config.max_length)
         return torch.randint(self.config.vocab_size, shape)
 
+    def default_input_spec(self) -> InputSpec:
+        """Describe the token ids by length and vocabulary of the config."""
+        config = self.config
+        pair = (2,) if config.head == "pair" else ()
+        shape = (*pair, config.max_length)
+        return InputSpec(kind="tokens", shape=shape, vocab_size=config.vocab_size)
+
+    def cost_part(self, layer: str) -> str:
+        """Name the row of the paper's cost table that a layer belongs to."""
+        return next((COST_ROWS[word] for word in layer.split(".") if word in COST_ROWS), "MLPs")
+
     def check_tokens(self, tokens: Tensor, mask: Tensor | None) -> None:
         """Refuse what is no batch of sequences for this model, and say what would be."""
         name, config = type(self).__name__, self.config
@@ -158,6 +171,18 @@ class SequenceModel(Model):
                     f"Token ids lie between {int(low)} and {int(high)}, but vocab_size="
                     f"{config.vocab_size} allows 0 to {config.vocab_size - 1}."
                 )
+
+
+# Where the layers of a sequence model stand in the paper's cost table.
+COST_ROWS = {
+    "norm1": "K/Q/V",
+    "to_q": "K/Q/V",
+    "to_kv": "K/Q/V",
+    "attention": "attention",
+    "out": "attention",
+    "demultiplexing": "demultiplexing",
+    "readout": "readout",
+}
 
 
 class Embedding(nn.Module):

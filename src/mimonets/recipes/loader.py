@@ -1,17 +1,10 @@
-"""Find recipes and turn their YAML into typed configs, with kind errors.
+"""Turn the settings of a recipe into typed configs; every mistake gets a sentence."""
 
-A file in this folder is a family of recipes: a comment that says what it is, the settings that all
-share, and variants that say what differs. The recipe ``mnist-mimoconv-n16`` is the variant
-``mimoconv-n16`` of ``mnist.yaml``. Only what differs from the defaults is written down; new files
-and variants are found by themselves.
-"""
-
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
@@ -19,6 +12,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from mimonets._config import did_you_mean
 from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS, read_config
+from mimonets.recipes.families import find_recipe
 from mimonets.training.config import TrainConfig
 
 SECTIONS: dict[str, type[Any] | None] = {
@@ -69,20 +63,6 @@ class Recipe:
         return replace(self, train=replace(self.train, seed=seed))
 
 
-def recipe_names() -> list[str]:
-    """List the names of all recipes, family by family, as their files list them."""
-    return list(recipe_summaries())
-
-
-def recipe_summaries() -> dict[str, str]:
-    """Say what each recipe is about, without checking its settings."""
-    return {
-        name: summary
-        for family in sorted(_families())
-        for name, (summary, _) in _families()[family].items()
-    }
-
-
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply overrides such as ``model.width=1``.
 
@@ -91,29 +71,24 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     >>> load_recipe("mnist-mimoconv-n16", ["model.num_streams=8"]).model.num_streams
     8
     """
-    family = next((family for family in _families().values() if name in family), None)
-    if family is None:
-        raise ValueError(
-            f"There is no recipe and no folder {name!r}{did_you_mean(name, recipe_names())}. "
-            f"`mimonets recipes` lists the recipes."
-        )
-    summary, settings = family[name]
-    return make_recipe(name, summary, settings, overrides)
+    return make_recipe(*find_recipe(name), overrides)
 
 
 def make_recipe(
     name: str, summary: str, settings: dict[str, Any], overrides: Sequence[str] = ()
 ) -> Recipe:
     """Turn settings by section into a recipe of typed configs."""
-    settings = {section: dict(values) for section, values in settings.items() if values is not None}
-    problems = _apply_overrides(settings, overrides)
+    settings, problems = _sections(settings)
+    problems += _apply_overrides(settings, overrides)
     problems += _unknown("section", settings, list(SECTIONS))
-    kind = settings["model"].pop("kind", None)
+    kind = settings.setdefault("model", {}).pop("kind", None)
     classes = dict(SECTIONS)
-    if kind in MODELS:
+    if isinstance(kind, str) and kind in MODELS:
         classes["model"] = MODELS[kind].config_class
     else:
-        problems.append(f"model.kind={kind!r} is not known: choose from {', '.join(MODELS)}")
+        problems.append(
+            f"model.kind={shorten(repr(kind))} is not known: choose from {', '.join(MODELS)}"
+        )
     configs: dict[str, Any] = {}
     for section, config_class in classes.items():
         if config_class is None or (section == "augment" and section not in settings):
@@ -121,7 +96,7 @@ def make_recipe(
         values = settings.get(section, {})
         try:
             configs[section] = _typed(section, config_class, values)
-        except (ArgumentError, ValueError):
+        except (ArgumentError, ValueError, TypeError):
             problems += _setting_problems(section, config_class, values)
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
@@ -141,30 +116,42 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
     return load_recipe(recipe_or_folder, overrides).model
 
 
-@cache
-def _families() -> dict[str, dict[str, tuple[str, dict[str, Any]]]]:
-    """Read all files: family -> recipe -> summary and settings."""
-    families = {}
-    for file in files("mimonets.recipes").iterdir():
-        stem, _, ending = file.name.rpartition(".")
-        if ending != "yaml":
-            continue
-        text = file.read_text(encoding="utf-8")
-        shared = yaml.safe_load(text)
-        variants = shared.pop("variants")
-        heading = text.partition("\n")[0].lstrip("# ")
-        families[stem] = {
-            f"{stem}-{variant}": (changes.pop("summary", heading), _merge(shared, changes))
-            for variant, changes in variants.items()
-        }
-    return families
+def data_settings(data_dir: str | Path | None, dataset: str) -> list[str]:
+    """Point a recipe at its files: in the folder itself, or in one named after the data set.
+
+    >>> data_settings("data", "mnist"), data_settings(None, "mnist")
+    (['data.dir="data"'], [])
+    """
+    if data_dir is None:
+        return []
+    own = Path(data_dir) / dataset
+    # As it stands: YAML would read the two halves of an escaped emoji as two characters.
+    return [f"data.dir={json.dumps(str(own if own.is_dir() else data_dir), ensure_ascii=False)}"]
 
 
-def _merge(shared: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    sections = [*shared, *(section for section in changes if section not in shared)]
-    return {
-        section: {**shared.get(section, {}), **changes.get(section, {})} for section in sections
+def shorten(text: str, most: int = 120) -> str:
+    """Keep an error message to one short line, whatever came.
+
+    >>> shorten("a" * 9, most=5)
+    'aaaa…'
+    """
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _sections(settings: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Copy what was read by section, and say which sections are none."""
+    good = {
+        section: {str(name): value for name, value in values.items()}
+        for section, values in settings.items()
+        if isinstance(values, Mapping)
     }
+    problems = [
+        f"section {section!r} must hold settings and values, not {shorten(repr(values), 40)}"
+        for section, values in settings.items()
+        if values is not None and not isinstance(values, Mapping)
+    ]
+    return good, problems
 
 
 def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -174,10 +161,18 @@ def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list
         section, dot, name = path.partition(".")
         if not equals or not dot or not name:
             problems.append(
-                f"cannot read {override!r}: write section.setting=value, as in model.width=1"
+                f"cannot read {shorten(repr(override))}: write section.setting=value, as in "
+                f"model.width=1"
             )
             continue
-        settings.setdefault(section, {})[name] = yaml.safe_load(value)
+        try:
+            settings.setdefault(section, {})[name] = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            reason = getattr(error, "problem", None) or type(error).__name__
+            problems.append(
+                f"cannot read the value of {section}.{name}, {shorten(repr(value))}: {reason}; "
+                f"write it as in YAML, such as 2, 0.5, relu or [2, 2]"
+            )
     return problems
 
 
@@ -187,27 +182,39 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
     problems = _unknown("setting", settings, known, prefix=f"{section}.")
     good = {}
     for name in sorted(settings.keys() & set(known)):
+        if settings[name] is None and not _may_be_null(config_class, name):
+            problems.append(f"{section}.{name} has no value: write it as in {section}.{name}=VALUE")
+            continue
         try:
             _parser(section, config_class).parse_object({section: {name: settings[name]}})
             good[name] = settings[name]
-        except ArgumentError as error:
+        except (ArgumentError, ValueError, TypeError) as error:
             # jsonargparse says: Parser key "model.width":\n  Expected a <class 'int'>. Got ...
             reason = str(error).partition("\n")[2].strip() or str(error)
             for clutter in ("typing.", "<class '", "'>"):
                 reason = reason.replace(clutter, "")
-            reason = " ".join(reason.split())
-            problems.append(f"{section}.{name}: {reason[0].lower()}{reason[1:].rstrip('.')}")
+            reason = shorten(reason, most=300)
+            problems.append(f"{section}.{name}: {reason[:1].lower()}{reason[1:].rstrip('.')}")
     try:
         _typed(section, config_class, good)
-    except ValueError as error:
-        problems.append(str(error).partition(": ")[2].rstrip("."))
+    except (ArgumentError, ValueError, TypeError) as error:
+        words = str(error)
+        problems.append(shorten(words.partition(": ")[2] or words, most=2000).rstrip("."))
     return problems
 
 
 def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> Any:
     """Let jsonargparse turn what YAML read into the types of the fields."""
+    for name, value in settings.items():
+        if value is None and not _may_be_null(config_class, name):  # jsonargparse lets it pass
+            raise ValueError(f"{section}: {name} has no value")
     parsed = _parser(section, config_class).parse_object({section: settings})[section]
     return config_class(**{name: parsed[name] for name in settings})
+
+
+def _may_be_null(config_class: type[Any], name: str) -> bool:
+    hint = get_type_hints(config_class).get(name)
+    return hint is None or type(None) in get_args(hint)
 
 
 def _parser(section: str, config_class: type[Any]) -> ArgumentParser:

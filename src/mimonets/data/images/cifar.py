@@ -5,7 +5,6 @@ record is one label byte (two in CIFAR-100: coarse, fine) and 3072 bytes, red, g
 Both versions are read from their folder, or straight out of their tar archive.
 """
 
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +15,10 @@ import torch
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
-from mimonets.data.files import (
-    DAMAGED,
-    Arrays,
-    Remote,
-    cached,
-    damaged,
-    data_dir,
-    find,
-    find_or_fetch,
-    fingerprint,
-)
+from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
 from mimonets.data.images.unpickle import load_pickle
 from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
+from mimonets.data.unpack import Arrays, archive_files, damaged, reading
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
 PIXELS = 3 * 32 * 32
@@ -148,20 +138,13 @@ def _read_folder(folder: Path, wanted: list[str]) -> dict[str, bytes]:
     missing = [name for name in wanted if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{folder} holds no {', '.join(missing)}: unpack the archive again.")
-    return {name: (folder / name).read_bytes() for name in wanted}
+    with reading(folder):
+        return {name: (folder / name).read_bytes() for name in wanted}
 
 
 def _read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:
-    files = {}
-    try:
-        with tarfile.open(path, "r|*") as archive:  # once from front to back
-            for member in archive:
-                name = member.name.rpartition("/")[2]
-                if name in wanted and member.isfile():
-                    content = archive.extractfile(member)
-                    files[name] = content.read() if content else b""
-    except (tarfile.TarError, *DAMAGED) as error:
-        raise damaged(path, error) from None
+    found = archive_files(path, lambda name: name.rpartition("/")[2] in wanted)
+    files = {name.rpartition("/")[2]: content for name, content in found}
     missing = [name for name in wanted if name not in files]
     if missing:
         raise damaged(path, f"it holds no {', '.join(missing)}")
@@ -186,11 +169,18 @@ def _read_python(
 ) -> Callable[[bytes, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
     def read(content: bytes, where: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         batch = load_pickle(content, where)
-        try:
-            images, labels = np.asarray(batch[b"data"]), np.asarray(batch[label_key])
-        except (KeyError, TypeError, ValueError):
-            raise damaged(where, f"it has no data and {label_key.decode()}") from None
-        if images.dtype != np.uint8 or images.shape != (len(labels), PIXELS) or labels.ndim != 1:
+        name = label_key.decode()
+        if not isinstance(batch, dict) or not {b"data", label_key} <= batch.keys():
+            raise damaged(where, f"it has no data and {name}")
+        images, labels = batch[b"data"], batch[label_key]
+        if isinstance(labels, list) and all(type(label) is int for label in labels):
+            with reading(where):  # larger than 64 bits
+                labels = np.array(labels, dtype=np.int64)
+        if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != 1:
+            raise damaged(where, f"its {name} are not one list of integers")
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+            raise damaged(where, "its data is no array of bytes")
+        if images.shape != (len(labels), PIXELS):
             raise damaged(where, f"data of shape {images.shape}, labels of {labels.shape}")
         return images, labels
 

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from mimonets._extras import need
 from mimonets.data.config import DataConfig
-from mimonets.data.files import need
 from mimonets.data.sets import ImageSet, Splits, hold_out
 
 TEST = 297  # of 1,797

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
-from mimonets.data.files import DAMAGED, Remote, damaged, find_or_fetch, open_binary
+from mimonets.data.files import Remote, find_or_fetch
 from mimonets.data.sets import ImageSet, Splits
+from mimonets.data.unpack import damaged, most_bytes, open_binary, reading
 
 UNSIGNED_BYTE = 0x08
 
@@ -68,15 +69,20 @@ def _load(
 
 def read_idx(path: Path) -> Tensor:
     """Read one idx file of bytes, packed or not, and check that it is whole."""
-    try:
-        with open_binary(path) as file:
-            raw = file.read()
-    except DAMAGED as error:
-        raise damaged(path, error) from None
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != UNSIGNED_BYTE:
-        raise damaged(path, "it does not start like an idx file of bytes")
-    start = 4 + 4 * raw[3]
-    shape = [int(size) for size in np.frombuffer(raw[4:start], dtype=">u4")]
-    if len(shape) != raw[3] or len(raw) - start != math.prod(shape):
-        raise damaged(path, f"{len(raw)} bytes do not hold the shape {tuple(shape)} it announces")
-    return torch.from_numpy(np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy())
+    with reading(path), open_binary(path) as file:
+        start = file.read(4)
+        if len(start) < 4 or start[:2] != b"\0\0" or start[2] != UNSIGNED_BYTE:
+            raise damaged(path, "it does not start like an idx file of bytes")
+        axes = start[3]
+        sizes = file.read(4 * axes)
+        if not 1 <= axes <= 4 or len(sizes) != 4 * axes:
+            raise damaged(path, f"its header does not hold the sizes of {axes} axes")
+        shape = tuple(int(size) for size in np.frombuffer(sizes, dtype=">u4"))
+        announced = math.prod(shape)
+        if announced > most_bytes(path):
+            raise damaged(path, f"the shape {shape} it announces is too large for this file")
+        content = file.read(announced + 1)  # one more, to see whether it ends there
+        if len(content) != announced:
+            many = "more" if len(content) > announced else f"{len(content)}"
+            raise damaged(path, f"{many} bytes do not hold the shape {shape} it announces")
+    return torch.from_numpy(np.frombuffer(content, np.uint8).reshape(shape).copy())

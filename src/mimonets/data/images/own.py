@@ -1,17 +1,16 @@
 """Your own images: a folder with one sub-folder per class, or arrays in an .npz."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
-from mimonets.data.files import DAMAGED, damaged, need
+from mimonets.data.images.reading import ENDINGS, Array, read_image
 from mimonets.data.sets import ImageSet, Splits, hold_out
+from mimonets.data.unpack import load_arrays, reading
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 TEST_SHARE = 5  # without a test part, every fifth image is held out as one
 
 
@@ -20,6 +19,7 @@ def load_folder(config: DataConfig) -> Splits[ImageSet]:
 
     Classes are numbered in the order of their names. Without ``test/`` a fifth is held out for it,
     the same for the same seed. Grey stays grey if all images are; else all are read in colour.
+    Sixteen bits per pixel are scaled to eight.
     """
     folder = Path(str(config.dir)).expanduser()
     if not folder.is_dir():
@@ -54,11 +54,7 @@ def load_npz(config: DataConfig) -> Splits[ImageSet]:
     path = Path(str(config.dir)).expanduser()
     if not path.is_file():
         raise ValueError(f"npz: there is no file {path}: give the path of a .npz.")
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (*DAMAGED, TypeError, AttributeError) as error:
-        raise damaged(path, error) from None
+    arrays = load_arrays(path)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         train = _arrays_to_set(arrays["x_train"], arrays["y_train"], f"{path}, x_train")
         test = _arrays_to_set(arrays["x_test"], arrays["y_test"], f"{path}, x_test")
@@ -98,7 +94,8 @@ def _named(train: ImageSet, test: ImageSet) -> Splits[ImageSet]:
 
 
 def _class_names(folder: Path) -> list[str]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    with reading(folder):
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     names = [name for name in names if not name.startswith(".")]
     if len(names) < 2:
         raise ValueError(
@@ -120,29 +117,22 @@ def _files(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
 
 
 def _read_images(files: list[Path]) -> torch.Tensor:
-    image_module = need("PIL.Image", "Pillow")
-    grey = True
-    pictures: list[Any] = []
+    pictures: list[Array] = []
     with progress("reading images", len(files)) as advance:
         for file in files:
-            try:
-                with image_module.open(file) as opened:
-                    grey &= opened.mode in ("1", "L", "I;16", "LA")
-                    picture = opened.convert("L" if opened.mode in ("1", "L", "LA") else "RGB")
-            except (*DAMAGED, SyntaxError) as error:
-                raise damaged(file, error) from None
-            if pictures and picture.size != pictures[0].size:
-                first = "x".join(map(str, pictures[0].size))
+            picture = read_image(file)
+            if pictures and picture.shape[:2] != pictures[0].shape[:2]:
+                first, other = (f"{w}x{h}" for h, w in (pictures[0].shape[:2], picture.shape[:2]))
                 raise ValueError(
-                    f"folder: {files[0]} is {first} and {file} is "
-                    f"{'x'.join(map(str, picture.size))}: bring all images to one size."
+                    f"folder: {files[0]} is {first} and {file} is {other}: bring all images to "
+                    f"one size."
                 )
             pictures.append(picture)
             advance(1)
-    mode = "L" if grey else "RGB"
-    stack = np.stack([np.asarray(picture.convert(mode)) for picture in pictures])
-    stack = stack[:, None] if grey else stack.transpose(0, 3, 1, 2)
-    return torch.from_numpy(np.ascontiguousarray(stack))
+    if all(picture.ndim == 2 for picture in pictures):
+        return torch.from_numpy(np.stack(pictures)[:, None])
+    colour = [np.broadcast_to(p[..., None], (*p.shape, 3)) if p.ndim == 2 else p for p in pictures]
+    return torch.from_numpy(np.ascontiguousarray(np.stack(colour).transpose(0, 3, 1, 2)))
 
 
 def _arrays_to_set(images: np.ndarray, labels: np.ndarray, where: str) -> ImageSet:
@@ -151,15 +141,18 @@ def _arrays_to_set(images: np.ndarray, labels: np.ndarray, where: str) -> ImageS
     elif images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        scale = " Scale to 0..255 and save as uint8." if images.dtype.kind == "f" else ""
         raise ValueError(
             f"{where}: expected uint8 images (n, h, w), (n, c, h, w) or (n, h, w, c) with 1 or 3 "
-            f"channels, and these are {images.dtype} of shape {images.shape}."
+            f"channels, and these are {images.dtype} of shape {images.shape}.{scale}"
         )
+    if 0 in images.shape:
+        raise ValueError(f"{where}: images of shape {images.shape} hold no pixel.")
     labels = labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    whole = np.issubdtype(labels.dtype, np.integer) and labels.shape == (len(images),)
-    if not whole or not len(labels) or labels.min() < 0:
+    fits = labels.dtype.kind in "iu" and labels.shape == (len(images),)
+    if not fits or labels.min() < 0 or labels.max() >= 2**31:
         raise ValueError(
-            f"{where}: {len(images)} images need as many labels, whole numbers from 0, and these "
+            f"{where}: {len(images)} images need as many labels, integers from 0, and these "
             f"are {labels.dtype} of shape {labels.shape}."
         )
     return ImageSet(

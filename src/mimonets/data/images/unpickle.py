@@ -4,7 +4,7 @@ import io
 import pickle
 from typing import Any
 
-from mimonets.data.files import damaged
+from mimonets.data.unpack import damaged
 
 # What an array of numbers is made of, under the names numpy 1 and 2 give it. Nothing here acts.
 ALLOWED = {

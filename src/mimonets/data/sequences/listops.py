@@ -12,22 +12,15 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
-from mimonets.data.files import (
-    DAMAGED,
-    Arrays,
-    cached,
-    damaged,
-    data_dir,
-    find,
-    fingerprint,
-    open_binary,
-)
+from mimonets.data.files import cached, data_dir, find, fingerprint
 from mimonets.data.sequences.listops_trees import CLOSE, OPERATORS, sample_trees
 from mimonets.data.sets import SequenceSet, Splits
+from mimonets.data.unpack import Arrays, damaged, open_binary, reading
 
 PUBLISHED = (96_000, 2_000, 2_000)
 MIN_LENGTH, MAX_LENGTH = 500, 2_000  # both exclusive for generated trees
-SYMBOLS = [*"0123456789", *OPERATORS, "X"]
+DIGITS = tuple("0123456789")
+SYMBOLS = [*DIGITS, *OPERATORS, "X"]
 TOKEN_OF = {symbol: token for token, symbol in enumerate(SYMBOLS, start=1)}  # 0 is padding
 TOKEN_OF["]"] = TOKEN_OF["X"]
 VOCAB_SIZE = len(SYMBOLS) + 1
@@ -117,19 +110,21 @@ def _apply(operator: str, values: list[int]) -> int:
 def read_tsv(path: Path) -> tuple[list[list[int]], list[int]]:
     """Read expressions and values: ``Source<tab>Target`` (LRA) or ``value<tab>source`` (2018)."""
     sequences, labels = [], []
-    try:
-        with open_binary(path) as file:
-            for number, line in enumerate(file.read().decode().splitlines(), start=1):
-                if number == 1 and line.split("\t") == ["Source", "Target"]:
-                    continue
-                first, _, second = line.partition("\t")
-                source, value = (second, first) if first.isdigit() else (first, second)
-                if not value.isdigit():
-                    raise ValueError(f"line {number} is not a source and a value")
-                sequences.append(tokenise(source))
-                labels.append(int(value))
-    except DAMAGED as error:
-        raise damaged(path, error) from None
+    with reading(path), open_binary(path) as file:
+        for number, line in enumerate(file.read().decode().splitlines(), start=1):
+            if number == 1 and line.split("\t") == ["Source", "Target"]:
+                continue
+            first, _, second = line.partition("\t")
+            source, value = (second, first) if first in DIGITS else (first, second)
+            if value not in DIGITS:
+                raise damaged(path, f"line {number} is not a source and a value of 0 to 9")
+            tokens = tokenise(source)
+            if not tokens:
+                raise damaged(path, f"line {number} has an empty source")
+            sequences.append(tokens)
+            labels.append(int(value))
+        if not labels:
+            raise damaged(path, "it holds no expression")
     return sequences, labels
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mimonets.data.files import need
+from mimonets._extras import need
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,6 @@ Linsley et al., NeurIPS 2018; Tay et al., "Long Range Arena", ICLR 2021, ``pathf
 """
 
 import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,11 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
-from mimonets.data.files import (
-    DAMAGED,
-    Arrays,
-    cached,
-    damaged,
-    data_dir,
-    find,
-    fingerprint,
-    need,
-)
+from mimonets.data.files import cached, data_dir, find, fingerprint
+from mimonets.data.images.reading import read_image
 from mimonets.data.sequences.snakes import draw_images
 from mimonets.data.sets import SequenceSet, Splits
+from mimonets.data.unpack import Arrays, archive_files, damaged, reading
 
 PUBLISHED = (160_000, 20_000, 20_000)
 FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
@@ -60,7 +52,6 @@ def read_images(source: Path, contour_length: int = 14) -> tuple[np.ndarray, np.
     ``metadata/*.npy`` are text files whatever their name says: folder, file, number, label, ...
     """
     files = _walk_archive(source, contour_length) if source.is_file() else _walk_folder(source)
-    image_module = need("PIL.Image", "Pillow")
     rows = []
     for name in sorted(name for name in files if name.startswith("metadata/")):
         for line in files[name].decode("utf-8", "replace").splitlines():
@@ -75,13 +66,8 @@ def read_images(source: Path, contour_length: int = 14) -> tuple[np.ndarray, np.
         for i, (name, _) in enumerate(rows):
             if name not in files:
                 raise damaged(source, f"{name} is missing")
-            try:
-                image = np.asarray(image_module.open(io.BytesIO(files[name])).convert("L"))
-            except DAMAGED as error:
-                raise damaged(f"{source}, {name}", error) from None
-            if image.shape != (32, 32):
-                raise damaged(f"{source}, {name}", f"it is {image.shape[1]}x{image.shape[0]}")
-            images[i] = image
+            where = f"{source}, {name}"
+            images[i] = read_image(io.BytesIO(files[name]), where, mode="L", size=(32, 32))
             advance(1)
     return images, np.array([label for _, label in rows], dtype=np.int64)
 
@@ -94,21 +80,14 @@ def _places(contour_length: int) -> list[str]:
 
 def _walk_folder(folder: Path) -> dict[str, bytes]:
     paths = [*folder.glob("metadata/*.npy"), *folder.glob("imgs/*/*.png")]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    with reading(folder):
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def _walk_archive(path: Path, contour_length: int) -> dict[str, bytes]:
     part = f"/{_places(contour_length)[0]}/"
-    files = {}
-    try:
-        with tarfile.open(path, "r|*") as archive:
-            for member in archive:
-                _, inside, name = member.name.partition(part)
-                if inside and member.isfile() and (content := archive.extractfile(member)):
-                    files[name] = content.read()
-    except (tarfile.TarError, *DAMAGED) as error:
-        raise damaged(path, error) from None
-    return files
+    found = archive_files(path, lambda name: part in name)
+    return {name.partition(part)[2]: content for name, content in found}
 
 
 def _read_splits(source: Path, config: DataConfig) -> Splits[SequenceSet]:

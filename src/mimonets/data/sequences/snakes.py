@@ -29,6 +29,7 @@ SEED_DISTANCE = 7  # between the first paddles of the two target snakes
 DISTRACTOR_PADDLES = 20  # in all distractors of an image
 PADDLE_TRIES, SNAKE_TRIES = 3, 5
 LANES = 1024  # pairs that start side by side; few of them reach full length
+MOST_ROUNDS = 12  # without one success: at a length of 25 one in 7,000 succeeds
 RIM = 16  # no pivot, tip or stamp reaches further out of the image than this
 CROWDED = 1.8 * FULL  # a paddle fits if map and stamp stay below this everywhere
 TAKEN = 0.3 * FULL  # above this a pixel cannot hold a first paddle
@@ -148,12 +149,21 @@ def _target_pairs(count: int, length: int, rng: np.random.Generator) -> tuple[Ar
     """Grow pairs of target snakes until ``count`` have full length.
 
     Gives back their maps and their paddles, those of the first and the second snake by turns.
+    Raises ValueError if not one of many pairs reaches that length.
     """
     board = np.empty((LANES, *_WINDOW.shape), dtype=np.uint8)
     maps: list[Array] = []
     pairs: list[list[_Snakes]] = []
-    while sum(map(len, maps)) < count:
+    found = 0
+    while found < count:
         alive, paddles = _grow_pairs(board, length, rng)
+        found += len(alive)
+        if not found and len(maps) + 1 >= MOST_ROUNDS:
+            raise ValueError(
+                f"pathfinder: contour_length={length} does not fit {SIZE}x{SIZE} pixels: none of "
+                f"{MOST_ROUNDS * LANES} pairs of snakes reached it. Choose a smaller one, such as "
+                f"14, the hardest of LRA."
+            )
         maps.append(board[alive])
         pairs.append(paddles)
     first = np.arange(count)

@@ -5,8 +5,7 @@ Anthology Network", 2013; Tay et al., "Long Range Arena", ICLR 2021. A token is 
 is padding. Original archives are read once, from front to back, and their bytes are cached.
 """
 
-import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +13,9 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
-from mimonets.data.files import (
-    DAMAGED,
-    Arrays,
-    Remote,
-    cached,
-    damaged,
-    data_dir,
-    find,
-    find_or_fetch,
-    fingerprint,
-)
+from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
 from mimonets.data.sets import SequenceSet, Splits
+from mimonets.data.unpack import Arrays, archive_files, damaged, open_binary, reading
 
 VOCAB_SIZE = 257
 MAX_LENGTH = 4_000
@@ -100,13 +90,16 @@ def _read_imdb(path: Path, most: int) -> Arrays:
     reviews: dict[tuple[str, str], dict[str, bytes]] = {
         (part, mood): {} for part in ("train", "test") for mood in ("neg", "pos")
     }
-    walk = _folder_files(path) if path.is_dir() else _archive_files(path)
+
+    def is_review(name: str) -> bool:
+        return tuple(name.split("/")[-3:-1]) in reviews and name.endswith(".txt")
+
+    walk = _folder_files(path, is_review) if path.is_dir() else archive_files(path, is_review)
     with progress("reading IMDb", 50_000) as advance:
         for name, content in walk:
-            where = tuple(name.split("/")[-3:-1])
-            if len(where) == 2 and where in reviews and name.endswith(".txt"):
-                reviews[where[0], where[1]][name.rpartition("/")[2]] = content[:most]
-                advance(1)
+            part, mood, file = name.split("/")[-3:]
+            reviews[part, mood][file] = content[:most]
+            advance(1)
     arrays: Arrays = {}
     for part in ("train", "test"):
         documents, labels = [], []
@@ -128,19 +121,13 @@ def _join(documents: Sequence[bytes]) -> Arrays:
     }
 
 
-def _folder_files(path: Path) -> Iterator[tuple[str, bytes]]:
+def _folder_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     for file in path.glob("*/*/*.txt"):
-        yield file.relative_to(path.parent).as_posix(), file.read_bytes()
-
-
-def _archive_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    try:
-        with tarfile.open(path, "r|*") as archive:
-            for member in archive:
-                if member.isfile() and (content := archive.extractfile(member)):
-                    yield member.name, content.read()
-    except (tarfile.TarError, *DAMAGED) as error:
-        raise damaged(path, error) from None
+        name = file.relative_to(path.parent).as_posix()
+        if wanted(name):
+            with reading(file):
+                content = file.read_bytes()
+            yield name, content
 
 
 def _retrieval_part(folder: Path, word: str, most: int) -> Arrays:
@@ -168,7 +155,7 @@ def _read_release(path: Path, most: int) -> Arrays:
     index: dict[bytes, int] = {}
     documents: list[bytes] = []
     pairs, labels = [], []
-    with path.open("rb") as file:
+    with reading(path), open_binary(path) as file:
         for number, line in enumerate(file, start=1):
             words = line.rstrip(b"\r\n").split(b"\t")
             if len(words) != 5 or words[0] not in (b"0", b"1", b"0.0", b"1.0"):
@@ -185,9 +172,12 @@ def _read_release(path: Path, most: int) -> Arrays:
 def _read_papers(source: Path, word: str, most: int) -> Arrays:
     wanted = ("papers.tsv", f"pairs.{word}.tsv")
     if source.is_dir():
-        files = {name: (source / name).read_bytes() for name in wanted if (source / name).exists()}
+        with reading(source):
+            there = [name for name in wanted if (source / name).exists()]
+            files = {name: (source / name).read_bytes() for name in there}
     else:
-        files = {name.rpartition("/")[2]: content for name, content in _archive_files(source)}
+        found = archive_files(source, lambda name: name.rpartition("/")[2] in wanted)
+        files = {name.rpartition("/")[2]: content for name, content in found}
     for name in wanted:
         if name not in files:
             raise damaged(source, f"it holds no {name}")
@@ -199,6 +189,8 @@ def _read_papers(source: Path, word: str, most: int) -> Arrays:
         words = line.split(b"\t")
         if len(words) != 3 or words[1] not in index or words[2] not in index:
             raise damaged(f"{source}, {wanted[1]}", f"the line {line[:60]!r} names no two papers")
+        if words[0] not in (b"0", b"1"):
+            raise damaged(f"{source}, {wanted[1]}", f"the line {line[:60]!r} has no label 0 or 1")
         pairs.append([index[words[1]], index[words[2]]])
         labels.append(int(words[0]))
     return _pairs(source, documents, pairs, labels)

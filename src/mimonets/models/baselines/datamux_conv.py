@@ -4,7 +4,7 @@ Murahari et al., "DataMUX: Data Multiplexing for Neural Networks", NeurIPS 2022:
 network whose inputs are multiplexed by a nonlinear network each, to eight maps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +120,11 @@ class DataMUXConv(ImageModel):
         streams = fold_streams(images, self.num_streams, active)  # g s c h w
         answers = self.demultiplexing(self.trunk(self.multiplexing(streams)))  # g s d
         return self.classifier(unfold_streams(answers, images.shape[0], active))
+
+    def alternatives(self) -> list[DataMUXConvConfig]:
+        """List the same network with one stream."""
+        config = self.config
+        return [replace(config, num_streams=1)] if config.num_streams > 1 else []
 
     def check_size(self, images: Tensor) -> None:
         """Refuse images of another size than the config's: the linear layer is made for it."""

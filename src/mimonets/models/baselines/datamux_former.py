@@ -178,6 +178,15 @@ class DataMUXFormer(SequenceModel):
         x, mask = self._streams(tokens, mask, active, only_first=only_first)
         return unfold_streams(self.summarise(x, mask), tokens.shape[0], active)
 
+    @property
+    def title(self) -> str:
+        """Name it by streams and demultiplexing, as in DataMUXFormer (N=2, index)."""
+        return f"{type(self).__name__} (N={self.config.num_streams}, {self.config.demux})"
+
+    def alternatives(self) -> list[TransformerConfig]:
+        """List the Transformer of the same size."""
+        return [self.config.narrowed_to(TransformerConfig)]
+
     def retrieval_logits(
         self, tokens: Tensor, mask: Tensor | None = None, active_streams: int | None = None
     ) -> Tensor:

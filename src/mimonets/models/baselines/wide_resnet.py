@@ -3,24 +3,31 @@
 Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 and appendix E.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets._config import Config, is_whole
 from mimonets.layers import (
     ActivationName,
+    BatchNorm2d,
     SkipScale,
-    StreamBatchNorm2d,
+    StreamBatchNorm,
+    TiedConv2d,
     init_convolution,
     make_activation,
+    running,
     total_isometry_penalty,
 )
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
 from mimonets.vsa import check_active_streams
 
-# b batch (or g groups)   c feature maps   h, w position
+# b batch (or g groups)   s streams   c feature maps   h, w position
+
+Cut = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,7 @@ class WideResNetConfig(Config):
     shortcut_norm: bool = False  # batch norm after 1x1 shortcuts, as in the authors' code
     final_norm: bool = True  # batch norm and activation before the pooling
     pool: int = 1  # positions per side that the pooling leaves; 1 averages the whole image
+    stem_stride: int = 1  # of the first layer: 2 makes it a network for half the resolution
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -53,6 +61,11 @@ class WideResNetConfig(Config):
                 f"a WideResNet needs depth = 6n + 4, such as 10, 16 or 28."
             )
         found += self._wrong_choice("activation", get_args(ActivationName))
+        if not found and self.image_size < MIN_IMAGE_SIZE * self.stem_stride:
+            found.append(
+                f"stem_stride={self.stem_stride} leaves too little of images of {self.image_size}x"
+                f"{self.image_size}: lower it, or raise image_size."
+            )
         return found
 
     @property
@@ -79,6 +92,7 @@ class WideResNetConfig(Config):
             "num_classes": 1,
             "image_size": MIN_IMAGE_SIZE,
             "pool": 1,
+            "stem_stride": 1,
         }
 
 
@@ -94,12 +108,12 @@ class NormAct(nn.Module):
 
     def __init__(self, config: WideResNetConfig, maps: int, num_streams: int) -> None:
         super().__init__()
-        self.norm = StreamBatchNorm2d(maps, num_streams)
+        self.norm = StreamBatchNorm(maps, num_streams)
         self.activation = make_activation(config.activation, maps)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Apply to (b, c, h, w)."""
-        return self.activation(self.norm(x, active_streams))
+        return self.activation(self.norm(x))
 
 
 class ResidualBlock(nn.Module):
@@ -112,66 +126,143 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self, config: WideResNetConfig, maps_in: int, maps_out: int, stride: int, num_streams: int
+        self,
+        config: WideResNetConfig,
+        maps_in: int,
+        maps_out: int,
+        stride: int,
+        num_streams: int,
+        lanes: int = 1,
     ) -> None:
         super().__init__()
         self.pre1 = NormAct(config, maps_in, num_streams)
-        self.conv1 = nn.Conv2d(maps_in, maps_out, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = make_convolution(maps_in, maps_out, 3, stride, lanes)
         self.pre2 = NormAct(config, maps_out, num_streams)
-        self.conv2 = nn.Conv2d(maps_out, maps_out, 3, padding=1, bias=False)
+        self.conv2 = make_convolution(maps_out, maps_out, 3, 1, lanes)
         self.scale = SkipScale() if config.skip_init else nn.Identity()
-        self.shortcut: nn.Conv2d | None = None
-        self.shortcut_norm: StreamBatchNorm2d | None = None
+        self.shortcut: nn.Conv2d | TiedConv2d | None = None
+        self.shortcut_norm: StreamBatchNorm | None = None
         if stride != 1 or maps_in != maps_out:
-            self.shortcut = nn.Conv2d(maps_in, maps_out, 1, stride=stride, bias=False)
+            self.shortcut = make_convolution(maps_in, maps_out, 1, stride, lanes)
             if config.shortcut_norm:
-                self.shortcut_norm = StreamBatchNorm2d(maps_out, num_streams)
+                self.shortcut_norm = StreamBatchNorm(maps_out, num_streams)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map (b, c, h, w) to (b, c', h', w')."""
-        residual = self.conv1(self.pre1(x, active_streams))
-        residual = self.conv2(self.pre2(residual, active_streams))
+        residual = self.conv1(self.pre1(x))
+        residual = self.conv2(self.pre2(residual))
         if self.shortcut is not None:
             x = self.shortcut(x)
         if self.shortcut_norm is not None:
-            x = self.shortcut_norm(x, active_streams)
+            x = self.shortcut_norm(x)
         return x + self.scale(residual)
 
 
-class Trunk(nn.Module):
-    """The three stages and the pooling: what a MIMOConv runs once for all its inputs."""
+def make_convolution(
+    maps_in: int, maps_out: int, kernel: int, stride: int, lanes: int
+) -> nn.Conv2d | TiedConv2d:
+    """Make a convolution of a block, over all lanes if there are several."""
+    if lanes > 1:
+        return TiedConv2d(maps_in, maps_out, kernel, lanes=lanes, stride=stride)
+    return nn.Conv2d(maps_in, maps_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
-    def __init__(self, config: WideResNetConfig, num_streams: int = 1) -> None:
+
+class Trunk(nn.Module):
+    """The three stages and the pooling: what a MIMOConv runs once for all its inputs.
+
+    Its batch norms follow the mode that :func:`mimonets.layers.running` sets.
+
+    Args:
+        num_streams: modes to keep statistics for.
+        lanes: how many lanes share the feature maps, see :mod:`mimonets.layers.tied`.
+        private_stages: the first stages, which :meth:`before` runs for every input by itself.
+    """
+
+    def __init__(
+        self,
+        config: WideResNetConfig,
+        num_streams: int = 1,
+        *,
+        lanes: int = 1,
+        private_stages: int = 0,
+    ) -> None:
         super().__init__()
         blocks = []
-        maps_in = config.stem_maps
+        self.private_blocks = private_stages * config.blocks_per_stage
+        maps_in = config.stem_maps // lanes
         for stage, maps in enumerate((16, 32, 64)):
+            tied = lanes if stage >= private_stages else 1
             for index in range(config.blocks_per_stage):
                 stride = 2 if stage > 0 and index == 0 else 1
-                maps_out = maps * config.width
-                blocks.append(ResidualBlock(config, maps_in, maps_out, stride, num_streams))
+                maps_out = maps * config.width // lanes
+                blocks.append(ResidualBlock(config, maps_in, maps_out, stride, num_streams, tied))
                 maps_in = maps_out
         self.blocks = nn.ModuleList(blocks)
         self.final = NormAct(config, maps_in, num_streams) if config.final_norm else None
         self.pool = nn.AdaptiveAvgPool2d(config.pool)
         for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
+            if isinstance(layer, nn.Conv2d | TiedConv2d):
                 init_convolution(layer, dirac=config.dirac_init)
 
-    def forward(self, x: Tensor, active_streams: int = 1) -> Tensor:
-        """Map (b, c, h, w) to features (b, c')."""
-        for block in self.blocks:
-            x = block(x, active_streams)
+    def before(self, x: Tensor) -> Tensor:
+        """Run the private stages: (b, c, h, w) -> (b, c', h', w')."""
+        for block in list(self.blocks)[: self.private_blocks]:
+            x = block(x)
+        return x
+
+    def forward(self, x: Tensor, cut: Cut | None = None) -> Tensor:
+        """Run the other stages: (b, c, h, w) -> features (b, c').
+
+        ``cut`` takes streams that are kept apart out of the last feature maps, (b, c, h, w) ->
+        (g, s, c', h', w'); then the features are theirs, (g, s, c'').
+        """
+        for block in list(self.blocks)[self.private_blocks :]:
+            x = block(x)
         if self.final is not None:
-            x = self.final(x, active_streams)
-        return self.pool(x).flatten(1)
+            x = self.final(x)
+        if cut is None:
+            return self.pool(x).flatten(1)
+        streams = cut(x)
+        return self.pool(streams.flatten(0, 1)).flatten(1).unflatten(0, streams.shape[:2])
 
 
-def make_stem(config: WideResNetConfig) -> nn.Sequential:
-    """Make the first layer, which sees every input by itself: convolution, batch norm, ReLU."""
-    convolution = nn.Conv2d(config.in_channels, config.stem_maps, 3, padding=1, bias=False)
-    init_convolution(convolution)
-    return nn.Sequential(convolution, nn.BatchNorm2d(config.stem_maps), nn.ReLU())
+class StemConvolution(nn.Conv2d):
+    """The first convolution: every output sees its s x s pixels and one more on each side.
+
+    So stride s makes (h, w) pixels floor(h / s) x floor(w / s) positions. A pass can ask for more:
+    with ``zoom=k`` the same filters stride by s / k and make k times as many positions per side.
+    """
+
+    def __init__(self, maps_in: int, maps_out: int, stride: int) -> None:
+        super().__init__(maps_in, maps_out, stride + 2, stride=stride, padding=1, bias=False)
+
+    def forward(self, x: Tensor, zoom: int = 1) -> Tensor:
+        """Convolve (b, c, h, w)."""
+        if zoom == 1:
+            return super().forward(x)
+        stride = self.stride[0] // zoom
+        kernel = self.weight.shape[-1]
+        # One pixel above and to the left, as ever; at the other ends what the last position needs.
+        ends = [
+            (zoom * (size // self.stride[0]) - 1) * stride + kernel - size - 1
+            for size in x.shape[-2:]
+        ]
+        return F.conv2d(F.pad(x, (1, ends[1], 1, ends[0])), self.weight, stride=stride)
+
+
+class Stem(nn.Sequential):
+    """The first layer, which sees every input by itself: convolution, batch norm, ReLU."""
+
+    def __init__(self, config: WideResNetConfig, maps: int | None = None) -> None:
+        maps = config.stem_maps if maps is None else maps
+        convolution = StemConvolution(config.in_channels, maps, config.stem_stride)
+        init_convolution(convolution)
+        super().__init__(convolution, BatchNorm2d(maps), nn.ReLU())
+
+    def forward(self, images: Tensor, zoom: int = 1) -> Tensor:
+        """Map images (b, c, h, w) to feature maps (b, d, h', w')."""
+        convolution, norm, relu = self
+        return relu(norm(convolution(images, zoom)))
 
 
 class WideResNet(ImageModel):
@@ -189,7 +280,7 @@ class WideResNet(ImageModel):
 
     def __init__(self, config: WideResNetConfig) -> None:
         super().__init__(config)
-        self.stem = make_stem(config)
+        self.stem = Stem(config)
         self.trunk = Trunk(config)
         self.classifier = nn.Linear(config.features, config.num_classes)
 
@@ -200,7 +291,13 @@ class WideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        return self.classifier(self.trunk(self.stem(images)))
+        with running(1):
+            return self.classifier(self.trunk(self.stem(images)))
+
+    @property
+    def title(self) -> str:
+        """Name it by depth and width, as in WideResNet-28-10."""
+        return f"{type(self).__name__}-{self.config.depth}-{self.config.width}"
 
     def isometry_penalty(self) -> Tensor:
         """Sum of the isometry penalties of all trunk convolutions, unweighted."""

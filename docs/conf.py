@@ -1,0 +1,23 @@
+"""How the documentation is built: the pages of this folder, and the reference from docstrings."""
+
+import mimonets
+
+project = "mimonets"
+author = "The mimonets developers"
+release = version = mimonets.__version__
+
+extensions = [
+    "myst_parser",  # Markdown
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",  # Google's style of docstrings
+]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "mimonets"

@@ -1,0 +1,140 @@
+"""``mimonets simulate``: how the server's policy would do under a load, without a server."""
+
+import argparse
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from mimonets._show import make_console, print_json
+from mimonets.cli._options import add_json, positive
+
+EPILOG = """\
+examples:
+  mimonets simulate                                      four streams, 8 ms a pass, 100 ms to answer
+  mimonets simulate --workload mmpp --loads 1,2,3        in bursts
+  mimonets simulate --trace arrivals.txt --loads 1,2     recorded arrivals, one time a line
+  mimonets simulate --modes 1:0.93,2:0.92,4:0.90 --pass-ms 20 --slo-ms 200 --small 0.25:0.91
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="the server's policy under a load, without a server",
+        description="Simulate the policy of `mimonets serve` beside other rules: fixed modes, "
+        "superpose what waits, deadlines alone, and a switch between a big and a small network.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--modes",
+        type=accuracies,
+        metavar="A:ACCURACY,...",
+        help="active streams and their accuracies (those of the digits demo)",
+    )
+    parser.add_argument("--pass-ms", type=float, default=8.0, help="time of a pass (%(default)s)")
+    parser.add_argument("--call-ms", type=float, default=0.2, help="time of a call (%(default)s)")
+    parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
+    parser.add_argument("--theta", type=float, default=0.6, help="the policy's knob (%(default)s)")
+    parser.add_argument(
+        "--workload",
+        default="poisson",
+        choices=("poisson", "mmpp", "diurnal", "step"),
+        help="how requests arrive (%(default)s)",
+    )
+    parser.add_argument("--trace", metavar="FILE", help="recorded arrivals, one time a line")
+    parser.add_argument(
+        "--loads", type=numbers, metavar="0.5,1,2", help="offered load / slow capacity"
+    )
+    parser.add_argument(
+        "--small",
+        type=cost_and_accuracy,
+        metavar="COST:ACCURACY",
+        help="also switch to a plain network of that fraction of the cost",
+    )
+    parser.add_argument("--requests", type=positive, default=10_000, help="for each load")
+    parser.add_argument("--seed", type=int, default=0, help="%(default)s")
+    parser.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
+    parser.add_argument("--plot", metavar="FILE", help="also draw a plot, such as policy.png")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: Namespace) -> None:
+    """Simulate every rule at every load."""
+    from dataclasses import asdict, replace
+
+    from mimonets.serving.comparison import (
+        Comparison,
+        compare,
+        comparison_table,
+        draw_comparison,
+        example_modes,
+        spike,
+    )
+    from mimonets.serving.modes import useful_modes
+
+    modes = example_modes(args.pass_ms, args.call_ms)
+    if args.modes:
+        modes = tuple(
+            useful_modes(
+                [replace(modes[0], active_streams=A, accuracy=a) for A, a in args.modes.items()]
+            )
+        )
+    comparison = Comparison(
+        modes=modes,
+        slo=args.slo_ms / 1000,
+        workload=args.workload,
+        trace=args.trace,
+        requests=args.requests,
+        seed=args.seed,
+        theta=args.theta,
+        small=args.small,
+        **({"loads": args.loads} if args.loads else {}),
+    )
+    rows = compare(comparison)
+    timelines = spike(comparison) if args.plot or args.out else {}
+    record = {"settings": asdict(comparison), "rows": rows, "spike": timelines}
+    if args.out:
+        Path(args.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    if args.plot:
+        draw_comparison(rows, timelines, args.plot)
+    if args.json:
+        print_json(record)
+    else:
+        make_console().print(comparison_table(rows))
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Read a list of numbers, such as 0.5,1,2."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of numbers: write them with commas, as in 0.5,1,2"
+        ) from None
+
+
+def cost_and_accuracy(text: str) -> tuple[float, float]:
+    """Read a fraction of the cost and an accuracy, such as 0.25:0.98."""
+    found = text.split(":")
+    try:
+        cost, accuracy = (float(word) for word in found)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no COST:ACCURACY: write two fractions, as in 0.25:0.98"
+        ) from None
+    return cost, accuracy
+
+
+def accuracies(text: str) -> dict[int, float]:
+    """Read modes and their accuracies, such as 1:0.99,4:0.95."""
+    try:
+        pairs = [word.split(":") for word in text.split(",")]
+        return {int(active): float(accuracy) for active, accuracy in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"
+        ) from None

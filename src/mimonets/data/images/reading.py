@@ -1,0 +1,76 @@
+"""Read image files with Pillow: sizes are checked before pixels are, and 16 bits become 8."""
+
+import warnings
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from mimonets._extras import need
+from mimonets.data.unpack import DamagedFileError, damaged, reading
+
+Array = np.ndarray[Any, Any]
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+MOST_PIXELS = 2**24  # of one image, 4096 x 4096
+GREY = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "I")
+
+
+def read_image(
+    source: Path | IO[bytes],
+    where: str | None = None,
+    *,
+    mode: str | None = None,
+    size: tuple[int, int] | None = None,
+) -> Array:
+    """Read one image as uint8: (h, w) if it is grey, else (h, w, 3).
+
+    Sixteen bits per pixel are scaled to eight: the high byte is kept, as Pillow does for colour.
+
+    Args:
+        source: a path or an open file.
+        where: what to call it in messages; by default its path.
+        mode: "L" or "RGB" converts to grey or colour; None leaves it as it is.
+        size: refuse images of another width and height, before they are unpacked.
+    """
+    image_module = need("PIL.Image", "Pillow")
+    where = where or str(source)
+    with reading(where), warnings.catch_warnings():
+        warnings.simplefilter("ignore", image_module.DecompressionBombWarning)
+        try:
+            opened = image_module.open(source)
+        except image_module.DecompressionBombError:
+            raise _too_large(where, "more than 100 million pixels") from None
+        with opened:
+            width, height = opened.size
+            if min(width, height) < 1:
+                raise damaged(where, f"it is {width}x{height}")
+            if size is not None and (width, height) != size:
+                raise damaged(where, f"it is {width}x{height} instead of {size[0]}x{size[1]}")
+            if width * height > MOST_PIXELS:
+                raise _too_large(where, f"{width}x{height} pixels")
+            if opened.mode.startswith("I"):
+                picture = image_module.fromarray(_high_byte(np.asarray(opened), where))
+            elif opened.mode == "F":
+                raise DamagedFileError(
+                    f"{where} holds floating-point pixels, which have no fixed range: save it with "
+                    f"8 or 16 bits per pixel."
+                )
+            else:
+                picture = opened.convert("L" if opened.mode in GREY else "RGB")
+            return np.array(picture if mode is None else picture.convert(mode))
+
+
+def _high_byte(pixels: Array, where: str) -> Array:
+    if pixels.min() < 0 or pixels.max() > 0xFFFF:
+        raise DamagedFileError(
+            f"{where} holds pixels from {pixels.min()} to {pixels.max()}: save it with 8 or 16 "
+            f"bits per pixel."
+        )
+    return (pixels >> 8).astype(np.uint8)
+
+
+def _too_large(where: str, size: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{where} has {size}, and at most {MOST_PIXELS} are read: make it smaller first."
+    )

@@ -1,0 +1,197 @@
+"""Keep streams apart in space: tiles on one canvas. Beyond the paper.
+
+A trunk of convolutions does the same at every position, so translations commute with it. Used as
+keys, they let all streams share one function, where ordinary keys make every stream learn its own.
+
+How this relates to batching: a trunk over a canvas of N tiles costs what a batch of N images of a
+tile's size costs, and computes nearly the same. The differences are that neighbours touch, so that
+features near a border mix, and that the canvas has one fixed shape, whatever it carries. Tiles are
+small because the stem strides: what is gained in speed is paid for in resolution, as with any
+network on smaller images. Compare with those first.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mimonets.vsa import check_active_streams, stream_assignment
+
+# g groups   a active inputs   s streams   d feature maps   h, w position in a tile   r, c the grid
+
+ViewName = Literal["copies", "shifts", "flips"]
+SlowName = Literal["views", "full"]
+
+
+class Tiles(nn.Module):
+    r"""Place the inputs of a group side by side on one canvas, and cut it up again.
+
+    .. math:: s_{:, \, i h + y, \, j w + x} = x^{(c i + j)}_{:, y, x}, \qquad
+        i < r, \; j < c, \; r c = N
+
+    Nothing is added up and nothing is learned: a tile is a key by translation.
+
+    With A < N active inputs, stream k carries input k mod A, as everywhere (``slow="views"``). With
+    ``slow="full"`` a mode in which every input can have a square of k x k tiles, N = A k^2, gives
+    it that square: the stem strides k times less there (see :meth:`zoom`), so that one input at k
+    times the resolution fills its square. Of four streams that is mode 1, of sixteen modes 4 and
+    1. The other modes use views all the same: two of four inputs would be stretched.
+
+    Args:
+        num_streams: N; the grid is the squarest one, with at least as many columns as rows.
+        align: zeros are added below and to the right of a tile up to a multiple of this, so that a
+            trunk that strides by it keeps the tiles on whole cells.
+        slow: what a mode with fewer inputs than tiles does with the room.
+
+    >>> tiles = Tiles(4)
+    >>> canvas = tiles(torch.arange(4.0).view(1, 4, 1, 1, 1).expand(1, 4, 1, 1, 2))
+    >>> canvas[0, 0]
+    tensor([[0., 0., 1., 1.],
+            [2., 2., 3., 3.]])
+    >>> tiles.cut(canvas).shape
+    torch.Size([1, 4, 1, 1, 2])
+    """
+
+    def __init__(self, num_streams: int, *, align: int = 1, slow: SlowName = "views") -> None:
+        super().__init__()
+        self.num_streams = num_streams
+        self.align = align
+        self.slow = slow
+        self.grid = squarest_grid(num_streams)
+
+    def zoom(self, active_streams: int) -> int:
+        """Say how many times finer an input is seen in a mode: k for a square of k x k tiles.
+
+        >>> [Tiles(16, slow="full").zoom(active) for active in (16, 8, 4, 1)]
+        [1, 1, 2, 4]
+        """
+        active = check_active_streams(active_streams, self.num_streams)
+        side = math.isqrt(self.num_streams // active)
+        fits = side**2 * active == self.num_streams and all(n % side == 0 for n in self.grid)
+        return side if self.slow == "full" and fits else 1
+
+    def places(self, active_streams: int) -> int:
+        """Count the places of a mode: tiles, or squares of tiles."""
+        return self.num_streams // self.zoom(active_streams) ** 2
+
+    def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
+        """Fill the canvas: (g, a, d, h, w) -> (g, d, r h, c w).
+
+        ``active_streams`` is the mode; by default the number of inputs. Fewer inputs than the mode
+        has places are repeated.
+        """
+        rows, columns = self._grid(x.shape[1] if active_streams is None else active_streams)
+        if x.shape[1] != rows * columns:
+            x = x[:, stream_assignment(x.shape[1], rows * columns, x.device)]
+        bottom, right = (-size % self.align for size in x.shape[-2:])
+        if bottom or right:
+            x = F.pad(x, (0, right, 0, bottom))
+        x = x.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
+        return x.flatten(4, 5).flatten(2, 3)
+
+    def cut(self, canvas: Tensor, active_streams: int | None = None) -> Tensor:
+        """Cut a canvas into its places: (g, d, r h, c w) -> (g, s, d, h, w)."""
+        rows, columns = self._grid(check_active_streams(active_streams, self.num_streams))
+        if canvas.shape[2] % rows or canvas.shape[3] % columns:
+            raise ValueError(
+                f"A canvas of {canvas.shape[2]}x{canvas.shape[3]} positions does not divide into "
+                f"{rows}x{columns} tiles: give Tiles the factor that the trunk strides by, "
+                f"align=4 for a WideResNet."
+            )
+        tiles = canvas.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
+        return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+
+    def penalty(self) -> Tensor:
+        """Measure nothing: tiles overlap nowhere, and no key is learned."""
+        return torch.zeros(())
+
+    def extra_repr(self) -> str:
+        """Show the grid in the module's printed form."""
+        return f"{self.grid[0]}x{self.grid[1]}, align={self.align}, slow={self.slow!r}"
+
+    def _grid(self, active_streams: int) -> tuple[int, int]:
+        zoom = self.zoom(active_streams)
+        return self.grid[0] // zoom, self.grid[1] // zoom
+
+
+def squarest_grid(count: int) -> tuple[int, int]:
+    """Find rows and columns that hold ``count`` tiles, as near to a square as whole numbers allow.
+
+    >>> [squarest_grid(count) for count in (1, 2, 4, 8, 16, 7)]
+    [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (1, 7)]
+    """
+    rows = next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)
+    return rows, count // rows
+
+
+def full_problems(num_streams: int, stem_stride: int) -> list[str]:
+    """Say why ``slow="full"`` does not fit, one sentence each; nothing if it does."""
+    tiles = Tiles(num_streams, slow="full")
+    zooms = sorted({tiles.zoom(active) for active in range(1, num_streams + 1)})
+    if zooms == [1] and num_streams > 1:
+        return [
+            f"slow='full' needs a square of tiles for an input, and {num_streams} streams have "
+            f"none: choose 4, 8, 9 or 16 of them, or slow='views'."
+        ]
+    return [
+        f"slow='full' lets the stem stride {zoom} times less, and stem_stride={stem_stride} does "
+        f"not divide by {zoom}: choose another."
+        for zoom in zooms
+        if stem_stride % zoom
+    ]
+
+
+def each_alone(x: Tensor) -> Tensor:
+    """Make a group of every input, with zeros in the others' places: (g, a, ...) -> (g a, a, ...).
+
+    >>> each_alone(torch.tensor([[1.0, 2.0]]))
+    tensor([[1., 0.],
+            [0., 2.]])
+    """
+    active = x.shape[1]
+    own = x.new_zeros(active, active).fill_diagonal_(1).view(1, active, active, *[1] * (x.ndim - 2))
+    return (own * x.unsqueeze(1)).flatten(0, 1)
+
+
+def make_views(images: Tensor, places: int, kind: ViewName = "copies") -> Tensor:
+    """Give every place a view of its input, place k that of input k mod A.
+
+    * ``copies``: the image itself. Nothing is copied here: the binding does it after the stem.
+    * ``shifts``: the image moved by a pixel or more, each view by another offset of a square
+      centred at 0; what comes in at the border repeats it. Behind a stem with stride s, s x s
+      views hold together what the stem would compute with stride 1.
+    * ``flips``: pairs of an image and its mirror image, moved like shifts.
+
+    Args:
+        images: (g, a, c, h, w).
+
+    Returns:
+        (g, s, c, h, w), or ``images`` as they are if there are no more places than inputs.
+    """
+    if kind not in get_args(ViewName):
+        raise ValueError(f"views={kind!r} are not known: choose from {get_args(ViewName)}.")
+    active = images.shape[1]
+    if kind == "copies" or places == active:
+        return images
+    count = -(-places // active)
+    mirrored = 2 if kind == "flips" else 1
+    side = math.isqrt(-(-count // mirrored) - 1) + 1
+    views = []
+    for view in range(count):
+        offset, flip = divmod(view, mirrored)
+        down, right = (step - (side - 1) // 2 for step in divmod(offset, side))
+        seen = _moved(images, down, right)
+        views.append(seen.flip(-1) if flip else seen)
+    return torch.cat(views, dim=1)[:, :places]  # place k: view k div A of input k mod A
+
+
+def _moved(images: Tensor, down: int, right: int) -> Tensor:
+    if not down and not right:
+        return images
+    pads = (max(right, 0), max(-right, 0), max(down, 0), max(-down, 0))
+    padded = F.pad(images.flatten(0, 1), pads, mode="replicate")
+    height, width = images.shape[-2:]
+    top, left = max(-down, 0), max(-right, 0)
+    return padded[..., top : top + height, left : left + width].unflatten(0, images.shape[:2])

@@ -1,0 +1,283 @@
+"""Requests from admission to answer: queues, jobs, cancellation, cascade. Pure bookkeeping.
+
+No clock, no thread, no engine: `now` is an argument, and whoever calls holds a lock. The server's
+inference thread and the simulator drive the same object.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from mimonets.serving.policy import Item, Job, Policy
+
+FREE = -inf
+
+
+class RefusedError(Exception):
+    """A request is not admitted: come back in ``retry_after`` seconds."""
+
+    def __init__(self, reason: str, retry_after: float) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answer to one input, and how it came about."""
+
+    output: Any
+    mode: int  # index of the mode it ran in
+    group_size: int
+    confidence: float
+    queued: float  # seconds
+    computed: float  # seconds
+    cascaded: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request: some inputs that are answered together."""
+
+    inputs: Any  # one row per input
+    count: int
+    arrival: float
+    deadline: float
+    tenant: str = ""
+    shares: bool = False
+    limit: int = 10**9
+    alone: bool = False
+    priority: int = 0
+    cascade: bool = False
+    size: int = 0  # bytes that it holds while queued
+    future: Any = None
+    items: list[Item] = field(default_factory=list)
+    answers: list[Answer | None] = field(default_factory=list)
+    left: int = 0  # inputs without an answer
+    error: Exception | None = None
+    is_done: bool = False  # answered, failed, late or cancelled: nobody works on it any more
+
+
+@dataclass(slots=True)
+class Work:
+    """A job of one lane."""
+
+    lane: "Lane"
+    job: Job
+    started: float
+    fast: dict[int, Answer] = field(default_factory=dict)  # cascade: {id of item: first answer}
+
+
+class Lane:
+    """The queue of one model in one version, ordered by priority and deadline."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name, self.policy = name, policy
+        self.queue: list[Item] = []
+        self.reruns: list[tuple[Item, Answer]] = []
+
+    def backlog(self) -> float:
+        """Seconds that all that waits takes in the fastest mode, in large batches."""
+        if not self.queue:
+            return 0.0
+        mode = self.policy.modes[self.policy.fastest]
+        return self.policy.correction * mode.time.of(len(self.queue), mode.active_streams)
+
+
+class Batcher:
+    """All lanes of a server, and one engine thread that serves them in turn."""
+
+    def __init__(self, *, max_bytes: int | None = None, quotas: Mapping[str, int] | None = None):
+        self.lanes: list[Lane] = []
+        self.max_bytes = max_bytes  # queued by all together
+        self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
+        self.queued_bytes = 0
+        self.queued: dict[str, int] = {}  # inputs per tenant
+        self.free_at = FREE  # when the running job is expected to end
+        self._number = 0
+
+    def offer(self, lane: Lane, ticket: Ticket, now: float) -> None:
+        """Queue a request, or raise RefusedError at once if it could not be answered in time."""
+        quota = self.quotas.get(ticket.tenant)
+        if quota is not None and self.queued.get(ticket.tenant, 0) + ticket.count > quota:
+            raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
+        if self.max_bytes is not None and self.queued_bytes + ticket.size > self.max_bytes:
+            raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
+        items = [self._make_item(ticket, row) for row in range(ticket.count)]
+        elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)
+        late = lane.policy.lateness(lane.queue, items, now, self.free_at, elsewhere)
+        if late > 0:
+            raise RefusedError(
+                f"Overloaded: the answer would be late by {late * 1000:.0f} ms.", late
+            )
+        ticket.items, ticket.left = items, ticket.count
+        ticket.answers = [None] * ticket.count
+        for item in items:
+            insort(lane.queue, item, key=lambda queued: queued.place)
+        self.queued_bytes += ticket.size
+        self.queued[ticket.tenant] = self.queued.get(ticket.tenant, 0) + ticket.count
+
+    def next_work(self, now: float) -> tuple[Work | None, list[Ticket]]:
+        """Choose what the engine does next, and the requests that ended without it.
+
+        Those are requests that can no longer be in time, with an error, and cascades that are
+        answered as they are because others wait.
+        """
+        ended = self._drop_late(now)
+        waiting = [lane for lane in self.lanes if lane.queue]
+        if not waiting:
+            work, flushed = self._rerun(now)
+            return work, ended + flushed
+        ended += [ticket for lane in self.lanes for ticket in self._flush(lane)]
+        lane = min(waiting, key=lambda lane: lane.queue[0].place)
+        elsewhere = sum(other.backlog() for other in waiting if other is not lane)
+        job = lane.policy.next_job(lane.queue, now, elsewhere)
+        assert job is not None
+        taken = set(map(id, job.items))
+        lane.queue = [item for item in lane.queue if id(item) not in taken]
+        for item in job.items:
+            self._leave(item)
+        self.free_at = now + lane.policy.correction * job.predicted()
+        return Work(lane, job, now), ended
+
+    def finish(
+        self, work: Work, outputs: Mapping[int, tuple[Any, float]], now: float
+    ) -> list[Ticket]:
+        """Note the outputs {id of item: (output, confidence)}; returns requests that are complete.
+
+        An item without an output failed; its request gets an error.
+        """
+        self.free_at = FREE
+        lane, policy = work.lane, work.lane.policy
+        policy.observe(work.job.predicted(), now - work.started)
+        is_idle = not any(other.queue for other in self.lanes)
+        complete: list[Ticket] = []
+        for group in work.job.groups:
+            for item in group.items:
+                ticket = item.owner
+                if ticket.is_done:  # late or cancelled while it ran
+                    continue
+                if id(item) not in outputs and id(item) in work.fast:
+                    complete += self._note(item, work.fast[id(item)])
+                    continue
+                if id(item) not in outputs:
+                    complete += self.end(ticket, ValueError("The network gave no finite answer."))
+                    continue
+                output, confidence = outputs[id(item)]
+                answer = Answer(
+                    output=output,
+                    mode=self._mode_of(policy, group.mode, len(group.items)),
+                    group_size=len(group.items),
+                    confidence=confidence,
+                    queued=work.started - item.arrival,
+                    computed=now - work.started,
+                    cascaded=bool(work.fast),
+                )
+                wants_more = (
+                    ticket.cascade
+                    and not work.fast
+                    and is_idle
+                    and policy.is_worth_a_rerun(answer.mode, confidence)
+                    and policy.has_slack(item, now)
+                )
+                if wants_more:
+                    lane.reruns.append((item, answer))
+                else:
+                    complete += self._note(item, answer)
+        return complete
+
+    def end(self, ticket: Ticket, error: Exception | None = None) -> list[Ticket]:
+        """End a request early: cancelled, late or failed. Its queued inputs are forgotten."""
+        if ticket.is_done:
+            return []
+        ticket.is_done, ticket.error = True, error
+        for lane in self.lanes:
+            kept = [item for item in lane.queue if item.owner is not ticket]
+            for item in lane.queue:
+                if item.owner is ticket:
+                    self._leave(item)
+            lane.queue = kept
+            lane.reruns = [pair for pair in lane.reruns if pair[0].owner is not ticket]
+        return [ticket]
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing is queued."""
+        return not any(lane.queue or lane.reruns for lane in self.lanes)
+
+    def _make_item(self, ticket: Ticket, row: int) -> Item:
+        self._number += 1
+        return Item(
+            arrival=ticket.arrival,
+            deadline=ticket.deadline,
+            limit=ticket.limit,
+            tenant=ticket.tenant,
+            shares=ticket.shares,
+            alone=ticket.alone,
+            priority=ticket.priority,
+            number=self._number,
+            owner=ticket,
+            row=row,
+        )
+
+    def _leave(self, item: Item) -> None:
+        ticket = item.owner
+        self.queued[ticket.tenant] -= 1
+        self.queued_bytes -= ticket.size // ticket.count + (
+            ticket.size % ticket.count if item.row == 0 else 0
+        )
+
+    def _drop_late(self, now: float) -> list[Ticket]:
+        """End requests that cannot be in time any more, even if they ran at once."""
+        late: list[Ticket] = []
+        for lane in self.lanes:
+            policy = lane.policy
+            soonest = [
+                now + policy.correction * mode.time.of(1, mode.active_streams)
+                for mode in policy.modes
+            ]
+            for item in list(lane.queue):
+                mode = 0 if item.alone else min(policy.fastest, item.limit)
+                if soonest[mode] > item.deadline:
+                    late += self.end(item.owner, TimeoutError("The deadline has passed."))
+        return late
+
+    def _rerun(self, now: float) -> tuple[Work | None, list[Ticket]]:
+        """Cascade, as nothing else waits: run doubtful answers again in the slowest mode."""
+        for lane in self.lanes:
+            in_time = [item for item, _ in lane.reruns if lane.policy.has_slack(item, now)]
+            if not in_time:
+                continue
+            in_time.sort(key=lambda item: item.place)
+            job = lane.policy.take(in_time, 0, lane.policy.settings.passes)
+            chosen = set(map(id, job.items))
+            left = [pair for pair in lane.reruns if id(pair[0]) not in chosen]
+            fast = {id(item): answer for item, answer in lane.reruns if id(item) in chosen}
+            lane.reruns = []
+            self.free_at = now + lane.policy.correction * job.predicted()
+            return Work(lane, job, now, fast), self._answer(left)
+        return None, [ticket for lane in self.lanes for ticket in self._flush(lane)]
+
+    def _flush(self, lane: Lane) -> list[Ticket]:
+        pairs, lane.reruns = lane.reruns, []
+        return self._answer(pairs)
+
+    def _answer(self, pairs: Iterable[tuple[Item, Answer]]) -> list[Ticket]:
+        return [ticket for item, answer in pairs for ticket in self._note(item, answer)]
+
+    def _note(self, item: Item, answer: Answer) -> list[Ticket]:
+        ticket = item.owner
+        ticket.answers[item.row] = answer
+        ticket.left -= 1
+        if ticket.left:
+            return []
+        ticket.is_done = True
+        return [ticket]
+
+    @staticmethod
+    def _mode_of(policy: Policy, mode: int, members: int) -> int:
+        """Find the mode that a short group really runs in: the one of its number, or the next."""
+        sizes: Sequence[int] = [point.active_streams for point in policy.modes[: mode + 1]]
+        if sizes != sorted(set(sizes)):  # several networks: a short group changes nothing
+            return mode
+        return min(bisect_left(sizes, members), mode)

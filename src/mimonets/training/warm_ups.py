@@ -1,0 +1,33 @@
+"""Warm-ups: simpler ways to run that the first steps of a training take.
+
+Each has a fraction of all steps. Retrieval (as in DataMUX), exact and solo follow one another; the
+curriculum, half of the grid, runs beside them from the start.
+"""
+
+from typing import Any
+
+from mimonets.training.config import TrainConfig
+
+Grid = tuple[int, int]
+
+
+def warm_up_at(config: TrainConfig, step: int, total_steps: int) -> str | None:
+    """Name the warm-up that a step belongs to; None once all are over.
+
+    >>> [warm_up_at(TrainConfig(exact=0.5, solo=0.25), step, 4) for step in range(4)]
+    ['exact', 'exact', 'solo', None]
+    """
+    end = 0.0
+    for name, fraction in config.warm_ups.items():
+        end += fraction
+        if step < end * total_steps:
+            return name
+    return None
+
+
+def grid_at(config: TrainConfig, model: Any, step: int, total_steps: int) -> Grid | None:
+    """Halve both sides of the model's grid while the curriculum lasts; None: the whole grid."""
+    if step >= config.curriculum * total_steps:
+        return None
+    m, n = model.config.grid
+    return max(1, m // 2), max(1, n // 2)
