@@ -124,7 +124,7 @@ def test_overrides_are_typed():
         (["model.activation=gelu"], ["model.activation", "'relu', 'prelu', 'srelu'", "gelu"]),
         (["model.depth=12"], ["depth=12 does not split"]),
         (["width"], ["cannot read 'width': write section.setting=value"]),
-        (["model.width=0"], ["width=0 must be a whole number of at least 1"]),
+        (["model.width=0"], ["width=0 must be an integer >= 1"]),
         (["model.kind=resnet"], ["model.kind='resnet' is not known", "mimoconv"]),
         (
             ["model.widht=2", "model.depth=12", "model.binding=xor", "oops"],
@@ -182,7 +182,16 @@ def test_image_recipes_train_the_authors_network(data):
 
 @pytest.mark.parametrize(
     "value",
-    ["[1", "{a: b: c}", "!!python/object/apply:os.system [ls]", "'", "[" * 5000, "9" * 5000, "@"],
+    [
+        "[1",
+        "{a: b: c}",
+        "!!python/object/apply:os.system [ls]",
+        "'",
+        "[" * 5000,
+        "9" * 5000,
+        "@",
+        "&a [*a]",
+    ],
 )
 def test_a_value_that_is_no_yaml_gets_a_sentence(value):
     with pytest.raises(ValueError, match="cannot read the value of model.width") as error:

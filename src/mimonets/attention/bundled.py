@@ -58,7 +58,7 @@ def favor_s_bundled(
         )
     check_mask(mask, (q.shape[0], m, n, q.shape[3]), "(groups, m, n, tokens)")
     tokens, rows = q.shape[3], q.shape[0] * q.shape[2] * max(m, n)
-    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
+    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None, q.device)
     masks = mask_pieces(mask, size, tokens)
     with without_autocast(v):
         dtype = accumulation_dtype(v)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mimonets._inputs import InputSpec
 
 MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
+MAX_DEPTH = 10_000  # far beyond what anyone trains: a larger number is a mistake
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,8 @@ def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") 
         raise ValueError(f"{folder / CONFIG_FILE} does not describe a model: {error}") from None
     with torch.device("meta"):  # shapes only: no memory, and no draw from the random generator
         model = model_class(config)
-    weights = _read_weights(folder / WEIGHTS_FILE, asdict(config), str(device))
+    defaults = {field.name: field.default for field in fields(config)}
+    weights = _read_weights(folder / WEIGHTS_FILE, asdict(config), defaults, str(device))
     _check_weights(folder, model.state_dict(), weights)
     trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     model.load_state_dict(weights, assign=True)
@@ -109,7 +110,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def _read_weights(path: Path, config: dict[str, Any], device: str) -> dict[str, Tensor]:
+def _read_weights(
+    path: Path, config: dict[str, Any], defaults: dict[str, Any], device: str
+) -> dict[str, Tensor]:
     if not path.is_file():
         raise ValueError(f"{path.parent} holds no {path.name}: the weights are missing.")
     try:
@@ -122,6 +125,8 @@ def _read_weights(path: Path, config: dict[str, Any], device: str) -> dict[str, 
             f"{path} cannot be read ({error}): it is damaged or was cut short, fetch it again."
         ) from None
     config = json.loads(json.dumps(config))  # as the metadata went through JSON
+    if isinstance(saved_with, dict):  # settings younger than the file have their defaults in it
+        saved_with = {**json.loads(json.dumps(defaults)), **saved_with}
     if saved_with not in (None, config):
         differing = sorted(
             key for key in {*saved_with, *config} if saved_with.get(key) != config.get(key)

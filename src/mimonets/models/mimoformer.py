@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from torch import Generator, Tensor, nn
 
-from mimonets._config import is_whole
+from mimonets._config import MAX_SIZE, is_whole
 from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.models.baselines.transformer import PerformerConfig, make_features
 from mimonets.models.blocks import Alone, Block, FullySuperposedBlock, SuperposedMLPBlock
@@ -40,9 +40,9 @@ class MIMOFormerConfig(PerformerConfig):
         if (
             not isinstance(grid, tuple)
             or len(grid) != 2
-            or not all(is_whole(side) and side >= 1 for side in grid)
+            or not all(is_whole(side) and 1 <= side <= MAX_SIZE for side in grid)
         ):
-            found.append(f"grid={grid!r} must be two whole numbers of at least 1, such as (2, 2).")
+            found.append(f"grid={grid!r} must be two integers >= 1, such as (2, 2).")
         return found
 
     @property

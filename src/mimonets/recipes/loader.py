@@ -166,14 +166,20 @@ def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list
             )
             continue
         try:
-            settings.setdefault(section, {})[name] = yaml.safe_load(value)
+            settings.setdefault(section, {})[name] = _without_circles(yaml.safe_load(value))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            reason = getattr(error, "problem", None) or type(error).__name__
+            reason = getattr(error, "problem", None) or shorten(str(error) or "it is too deep")
             problems.append(
                 f"cannot read the value of {section}.{name}, {shorten(repr(value))}: {reason}; "
                 f"write it as in YAML, such as 2, 0.5, relu or [2, 2]"
             )
     return problems
+
+
+def _without_circles(value: Any) -> Any:
+    """Give the value back; raises ValueError if it holds itself, as YAML's ``&a [*a]`` does."""
+    json.dumps(value, default=str, skipkeys=True)
+    return value
 
 
 def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:

@@ -48,9 +48,9 @@ class TrainConfig(Config):
     fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     slow_inputs: SlowInputs = "all"  # of a batch; per-stream: mode A uses batch_size x A of them
-    stream_curriculum: float = 0.0  # fraction of training, at its start, with 1, 2, 4 ... active
     retrieval: float = 0.0  # fraction of training, at its start, that names tokens, as in DataMUX
     curriculum: float = 0.0  # fraction of training, at its start, on half the grid; 1/6 for 4 x 4
+    stream_curriculum: float = 0.0  # fraction of training, at its start, with 1, 2, 4 ... active
     exact: float = 0.0  # fraction of training, at its start, that uses softmax attention
     solo: float = 0.0  # fraction of training, after exact, with every input alone in its stream
 
@@ -127,7 +127,7 @@ class TrainConfig(Config):
     def cuts_batches(self, num_streams: int) -> bool:
         """Whether ``slow_inputs`` makes a difference: some mode has fewer than all streams."""
         smaller = any(mode < num_streams for mode in self.mode_shares(num_streams))
-        return self.per_stream and (smaller or self.curriculum > 0)
+        return self.per_stream and (smaller or self.curriculum + self.stream_curriculum > 0)
 
     def mode_shares(self, num_streams: int) -> dict[int, float]:
         """Share of the batches that each number of active streams gets.

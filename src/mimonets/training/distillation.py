@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.evaluation.accuracy import IGNORED, evaluating
+from mimonets.data.interface import IGNORED
+from mimonets.evaluation.accuracy import evaluating
 from mimonets.models import load
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
@@ -77,7 +78,7 @@ def taught_loss(
     if teacher is None:
         return loss
     wanted, taught = teacher.answer(batch)
-    scored = batch.labels.flatten() != IGNORED
+    scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
     loss = torch.lerp(loss, soft_loss(logits, wanted, scored, config.temperature), config.distill)
     if config.distill_features and features and taught:
         # The first: a network that teaches itself has just been seen a second time.
@@ -85,10 +86,14 @@ def taught_loss(
     return loss
 
 
-def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor, temperature: float) -> Tensor:
-    """Compare softened answers (..., c) where ``scored``: T^2 times the KL divergence, averaged."""
+def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
+    """Compare softened answers (..., c): T^2 times the KL divergence, averaged.
+
+    Over those that are ``scored`` (...), or all without it, which spares waiting for the device.
+    """
+    rows = slice(None) if scored is None else scored
     found, target = (
-        F.log_softmax(x.flatten(0, -2)[scored].float() / temperature, dim=-1)
+        F.log_softmax(x.flatten(0, -2)[rows].float() / temperature, dim=-1)
         for x in (logits, wanted)
     )
     return temperature**2 * F.kl_div(found, target, log_target=True, reduction="batchmean")
@@ -124,19 +129,3 @@ def watching(network: Any) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
-
-
-def streams_at(config: TrainConfig, num_streams: int, step: int, total_steps: int) -> int:
-    """Count the streams that may be active at a step of the curriculum: 1, 2, 4 and so on to N.
-
-    The numbers below N share the first ``config.stream_curriculum`` of the steps evenly.
-
-    >>> config = TrainConfig(stream_curriculum=0.5)
-    >>> [streams_at(config, 4, step, total_steps=8) for step in range(8)]
-    [1, 1, 2, 2, 4, 4, 4, 4]
-    """
-    below = [2**power for power in range((num_streams - 1).bit_length())]
-    steps = config.stream_curriculum * total_steps
-    if step >= steps or not below:
-        return num_streams
-    return below[int(step * len(below) / steps)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._memory import keep_freed_memory
-from mimonets.evaluation.accuracy import Batches
+from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
 
 
@@ -111,7 +111,7 @@ def check_fit(
             "teacher='slow' is this network with one active stream, a mode that is not trained: "
             "set train.fast_share below 1, or name 1 in train.modes."
         )
-    if config.teacher == "slow" and model.num_streams == 1:
+    if config.teacher == "slow" and streams == 1:
         problems.append(f"teacher='slow' needs several streams, and {name} has one.")
     top = max(config.evaluate_modes or (1,))
     if top > streams:

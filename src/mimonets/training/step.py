@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mimonets.training.batch import Batch, gather
 from mimonets.training.config import TrainConfig
-from mimonets.training.distillation import streams_at, taught_loss, watching
+from mimonets.training.distillation import taught_loss, watching
 from mimonets.training.objective import count_right, penalty
 from mimonets.training.state import TrainState
-from mimonets.training.warm_ups import Grid, grid_at, warm_up_at
+from mimonets.training.warm_ups import Grid, grid_at, streams_at, warm_up_at
 
 
 @dataclass(frozen=True)
