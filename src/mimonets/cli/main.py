@@ -13,8 +13,10 @@ from mimonets.cli import (
     demo,
     evaluate,
     export,
+    load,
     recipes,
     reproduce,
+    serve,
     simulate,
     train,
 )
@@ -30,9 +32,23 @@ examples:
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
+  mimonets serve runs/demo/digits-mimoconv-dynamic   a server that chooses the superposition by load
 """
 
-COMMANDS = (recipes, train, evaluate, export, cost, bench, bounds, reproduce, demo, simulate)
+COMMANDS = (
+    recipes,
+    train,
+    evaluate,
+    export,
+    cost,
+    bench,
+    bounds,
+    reproduce,
+    demo,
+    serve,
+    load,
+    simulate,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
