@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mimonets.layers import running
 from mimonets.models import DataMUXConv, DataMUXFormer, MIMOConv
 
 
@@ -40,7 +41,8 @@ def mimoconv_by_hand(model: MIMOConv, images: Tensor, active: int) -> Tensor:
                 for j in range(len(key)):
                     bound[c] += x[j] * (key[(c - j) % len(key)] if key.ndim == 1 else key[c, j])
             superposition = superposition + bound
-        pooled = model.trunk(superposition.unsqueeze(0), len(group))[0]
+        with running(len(group)):
+            pooled = model.trunk(superposition.unsqueeze(0))[0]
         answers = [
             model.unbinding.weight[stream] @ pooled + model.unbinding.bias[stream]
             for stream in range(num_streams)

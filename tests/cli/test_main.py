@@ -180,11 +180,27 @@ def test_resuming_a_finished_run_only_shows_it(run_folder, capsys):
     arguments = ["--out", str(run_folder), "--resume", "--json", *TINY_RUN]
     code, out, _ = run(capsys, "train", "digits-mimoconv-dynamic", *arguments)
     assert code == 0
-    assert [mode["active_streams"] for mode in json.loads(out)["modes"]] == [1, 4]
+    found = json.loads(out)
+    assert found["modes"] == []  # there is no validation data
+    assert found["training"][0]["loss"] > 0
+    code, out, _ = run(
+        capsys, "train", "digits-mimoconv-dynamic", "--out", str(run_folder), "--resume", *TINY_RUN
+    )
+    assert "on the training data in the last epoch" in out
+    assert f"Next: mimonets evaluate {run_folder}" in out
+
+
+def test_resuming_a_finished_run_with_another_recipe_is_refused(run_folder, capsys):
+    code, out, err = run(
+        capsys, "train", "digits-wideresnet", "--out", str(run_folder), "--resume", *TINY_RUN
+    )
+    assert (code, out) == (2, "")
+    assert "was started with another recipe: it differs in model" in err
 
 
 def test_several_seeds_give_mean_and_spread(capsys, tmp_path):
     arguments = ["--out", str(tmp_path / "seeds"), "--seeds", "2", "--json", *TINY_RUN]
+    arguments += ["--set", "data.validation=100"]
     code, out, _ = run(capsys, "train", "digits-wideresnet", *arguments)
     assert code == 0
     (mode,) = json.loads(out)["modes"]

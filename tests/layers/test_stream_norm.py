@@ -1,9 +1,13 @@
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from mimonets.layers import StreamBatchNorm2d, recalibrate, untrained_modes
+from mimonets.layers import StreamBatchNorm, recalibrate, running, untrained_modes
 
 
 def scaled(active, seed=0):
@@ -12,25 +16,30 @@ def scaled(active, seed=0):
     return active * torch.randn(16, 3, 5, 4, generator=generator) + active
 
 
+def normalised(norm, x, active):
+    with running(active):
+        return norm(x)
+
+
 def test_each_mode_behaves_like_a_batch_norm_of_its_own():
-    norm = StreamBatchNorm2d(3, num_streams=2)
+    norm = StreamBatchNorm(3, num_streams=2)
     plain = {1: nn.BatchNorm2d(3), 2: nn.BatchNorm2d(3)}
     for step in range(5):
         for active in (2, 1, 2):
             x = scaled(active, seed=step)
-            assert_close(norm(x, active), plain[active](x))
+            assert_close(normalised(norm, x, active), plain[active](x))
     norm.eval()
     for active, reference in plain.items():
         assert_close(norm.running_mean[active - 1], reference.running_mean)
         assert_close(norm.running_var[active - 1], reference.running_var)
-        assert_close(norm(scaled(active), active), reference.eval()(scaled(active)))
+        assert_close(normalised(norm, scaled(active), active), reference.eval()(scaled(active)))
 
 
 def test_affine_weights_are_shared_and_gradients_match():
-    norm, plain = StreamBatchNorm2d(3, num_streams=4).double(), nn.BatchNorm2d(3).double()
+    norm, plain = StreamBatchNorm(3, num_streams=4).double(), nn.BatchNorm2d(3).double()
     x = scaled(2).double()
     for layer in (norm, plain):
-        out = layer(x, 3) if layer is norm else layer(x)
+        out = normalised(layer, x, 3) if layer is norm else layer(x)
         out.pow(3).sum().backward()
     assert norm.weight.shape == (3,)
     assert_close(norm.weight.grad, plain.weight.grad)
@@ -38,9 +47,9 @@ def test_affine_weights_are_shared_and_gradients_match():
 
 
 def test_an_untrained_mode_borrows_from_the_nearest_trained_one():
-    norm = StreamBatchNorm2d(3, num_streams=6)
-    norm(scaled(1), 1)
-    norm(scaled(5), 5)
+    norm = StreamBatchNorm(3, num_streams=6)
+    normalised(norm, scaled(1), 1)
+    normalised(norm, scaled(5), 5)
     assert untrained_modes(norm) == [2, 3, 4, 6]
     norm.eval()
     means = norm.running_mean[:, 0]
@@ -50,22 +59,21 @@ def test_an_untrained_mode_borrows_from_the_nearest_trained_one():
 
 
 def test_a_fresh_layer_stays_neutral_in_evaluation_mode():
-    norm = StreamBatchNorm2d(3, num_streams=2).eval()
+    norm = StreamBatchNorm(3, num_streams=2).eval()
     x = scaled(1)
-    assert_close(norm(x, 1), x / (1 + norm.epsilon) ** 0.5)
+    assert_close(normalised(norm, x, 1), x / (1 + norm.epsilon) ** 0.5)
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = StreamBatchNorm2d(3, num_streams=4)
+        self.first = StreamBatchNorm(3, num_streams=4)
         self.dropout = nn.Dropout(0.5)
-        self.second = StreamBatchNorm2d(3, num_streams=4)
+        self.second = StreamBatchNorm(3, num_streams=4)
 
     def forward(self, x, active_streams):
-        return self.second(
-            self.dropout(self.first(active_streams * x, active_streams)), active_streams
-        )
+        with running(active_streams):
+            return self.second(self.dropout(self.first(active_streams * x)))
 
 
 def test_recalibration_measures_untrained_modes_and_changes_nothing_else():
@@ -117,3 +125,87 @@ def test_recalibration_starts_afresh_each_time():
 def test_recalibration_refuses_what_it_cannot_measure(batches, modes, message):
     with pytest.raises(ValueError, match=message):
         recalibrate(Net(), batches, active_streams=modes)
+
+
+def test_threads_run_different_modes_of_one_layer_at_once():
+    norm = StreamBatchNorm(3, num_streams=4)
+    nn.init.uniform_(norm.running_mean)
+    nn.init.uniform_(norm.running_var, 0.5, 1.5)
+    norm.batches_seen.fill_(1)
+    norm.eval()
+    x = scaled(1)
+    wanted = {active: normalised(norm, x, active) for active in (1, 2, 3, 4)}
+    together = threading.Barrier(4)
+
+    def many(active):
+        with running(active):
+            together.wait()  # all four modes are running now
+            return all(torch.equal(norm(x), wanted[active]) for _ in range(50))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(many, wanted))
+    assert torch.equal(norm(x), wanted[4])  # outside, all streams are busy
+
+
+def test_modes_nest_and_come_back_after_an_error():
+    norm = StreamBatchNorm(3, num_streams=2)
+    with running(1):
+        with pytest.raises(KeyError), running(2):
+            raise KeyError
+        norm(scaled(1))
+    assert norm.batches_seen.tolist() == [1, 0]
+
+
+def make_network():
+    shared = nn.BatchNorm1d(4)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.Sequential(nn.BatchNorm2d(4, eps=1e-3, momentum=0.3), nn.ReLU()),
+        nn.Conv2d(4, 4, 2),
+        nn.BatchNorm2d(4, affine=False),
+        nn.BatchNorm2d(4, track_running_stats=False),
+        nn.Flatten(2),
+        shared,
+        shared,
+    )
+
+
+def test_convert_replaces_every_batch_norm_and_keeps_what_it_was():
+    network = make_network()
+    x = scaled(1)
+    network(x)
+    plain = copy.deepcopy(network).eval()
+    weight = network[1][0].weight
+    assert StreamBatchNorm.convert(network, num_streams=3) is network
+    first, second, untracked, shared = network[1][0], network[3], network[4], network[6]
+    assert [type(norm) for norm in (first, second, shared)] == [StreamBatchNorm] * 3
+    assert type(untracked) is nn.BatchNorm2d
+    assert shared is network[7]
+    assert first.weight is weight
+    assert (first.epsilon, first.momentum, first.training) == (1e-3, 0.3, True)
+    assert second.weight is None
+    assert untrained_modes(network) == [1, 2, 3]
+    network.eval()
+    for active in (1, 2, 3):
+        assert_close(normalised(network, x, active), plain(x))
+
+
+def test_converted_networks_learn_each_mode_by_itself():
+    norm = StreamBatchNorm.convert(nn.BatchNorm3d(3), num_streams=2)
+    x = torch.randn(4, 3, 2, 5, 4) + 5
+    normalised(norm, x, 2)
+    assert untrained_modes(norm) == [1]
+    assert norm.running_mean[0].eq(0).all()
+    assert (norm.running_mean[1] > 0.4).all()
+
+
+def test_a_converted_layer_of_one_stream_is_the_batch_norm_it_was():
+    plain = nn.BatchNorm2d(3)
+    plain(scaled(2))
+    norm = StreamBatchNorm.convert(copy.deepcopy(plain), num_streams=1)
+    assert untrained_modes(norm) == []
+    assert_close(norm.eval()(scaled(1)), plain.eval()(scaled(1)))
+
+
+def test_instance_norm_is_left_alone():
+    assert type(StreamBatchNorm.convert(nn.InstanceNorm2d(3), 2)) is nn.InstanceNorm2d

@@ -1,10 +1,13 @@
 """torch.export and torch.compile, on a network small enough to compile in a test."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from mimonets import MIMOConv, MIMOConvConfig
+from mimonets.layers import StreamBatchNorm, running
 
 CONFIG = MIMOConvConfig(depth=10, width=1, initial_width=1, num_streams=4, num_classes=5)
 
@@ -12,7 +15,13 @@ CONFIG = MIMOConvConfig(depth=10, width=1, initial_width=1, num_streams=4, num_c
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return MIMOConv(CONFIG).eval()
+    model = MIMOConv(CONFIG)
+    for norm in model.modules():
+        if isinstance(norm, StreamBatchNorm):  # every mode has statistics of its own
+            torch.nn.init.uniform_(norm.running_mean, -0.3, 0.3)
+            torch.nn.init.uniform_(norm.running_var, 0.7, 1.3)
+            norm.batches_seen.fill_(1)
+    return model.eval()
 
 
 @pytest.mark.parametrize("active", [1, 3, 4])
@@ -35,6 +44,37 @@ def test_export_of_a_short_batch_keeps_all_answers(model):
     images = torch.randn(6, 3, 8, 8)
     program = torch.export.export(model, (images,))
     assert_close(program.module()(images), model(images))
+
+
+def test_a_compiled_model_changes_its_mode_with_the_argument(model):
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    images = torch.randn(12, 3, 8, 8)
+    with torch.inference_mode():
+        for active in (4, 1, 3, 2, 4):
+            wanted = model(images, active_streams=active)
+            assert_close(compiled(images, active_streams=active), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_compiled_trunk_follows_the_mode_around_it(model):
+    trunk = torch.compile(model.trunk, fullgraph=True, backend="aot_eager")
+    bundles = torch.randn(3, 16, 8, 8)
+    with torch.inference_mode():
+        for active in (4, 1, 2, 1):
+            with running(active):
+                assert_close(trunk(bundles), model.trunk(bundles), rtol=1e-4, atol=1e-5)
+
+
+def test_threads_get_the_modes_they_ask_for(model):
+    images = torch.randn(8, 3, 8, 8)
+    wanted = {active: model(images, active_streams=active) for active in (1, 2, 3, 4)}
+
+    def many(active):
+        return all(
+            torch.equal(model(images, active_streams=active), wanted[active]) for _ in range(5)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(many, [1, 2, 3, 4, 4, 3, 2, 1]))
 
 
 @pytest.mark.timeout(240)

@@ -4,7 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mimonets import MIMOConv, MIMOConvConfig, recalibrate
-from mimonets.layers import StreamBatchNorm2d
+from mimonets.layers import StreamBatchNorm, running
 from mimonets.vsa import similarity
 from oracles import mimoconv_by_hand
 
@@ -26,7 +26,7 @@ def lived_in(config):
     """Make a model whose statistics differ between modes, as those of a trained one do."""
     model = MIMOConv(config)
     for module in model.modules():
-        if isinstance(module, StreamBatchNorm2d):
+        if isinstance(module, StreamBatchNorm):
             nn.init.uniform_(module.running_mean, -0.3, 0.3)
             nn.init.uniform_(module.running_var, 0.7, 1.3)
             module.batches_seen.fill_(1)
@@ -55,9 +55,9 @@ def test_pooling_to_positions_keeps_what_averaging_loses():
     images = torch.randn(4, 3, 20, 20)
     x = model.binding(model.stem(images).unsqueeze(0))
     for block in model.trunk.blocks:
-        x = block(x, 4)
+        x = block(x)
     pooled = nn.functional.adaptive_avg_pool2d(x, 3).flatten(1)
-    assert_close(model.trunk(model.binding(model.stem(images).unsqueeze(0)), 4), pooled)
+    assert_close(model.trunk(model.binding(model.stem(images).unsqueeze(0))), pooled)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,8 @@ def test_slow_mode_is_the_average_of_the_streams():
     images = torch.randn(3, 3, 8, 8)
     copies = images.repeat_interleave(4, dim=0)  # each image alone in a pass, in all four streams
     features = model.stem(copies).unflatten(0, (3, 4))
-    answers = model.unbinding(model.trunk(model.binding(features), 1), 4)
+    with running(1):
+        answers = model.unbinding(model.trunk(model.binding(features)), 4)
     assert_close(model(images, active_streams=1), model.classifier(answers.mean(dim=1)))
 
 
@@ -142,7 +143,7 @@ def test_training_updates_the_statistics_of_the_running_mode_only():
     model = MIMOConv(small())
     model(torch.randn(5, 3, 8, 8), active_streams=2)  # a short group among them
     for norm in model.trunk.modules():
-        if isinstance(norm, StreamBatchNorm2d):
+        if isinstance(norm, StreamBatchNorm):
             assert norm.batches_seen.tolist() == [0, 1, 0, 0]
 
 

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import mimonets as mn
+from mimonets.layers import running
 
 EXTENTS = ["attention", "attention+mlp", "attention+mlp+qkv"]
 
@@ -110,6 +111,7 @@ def test_an_image_alone_has_the_pass_of_a_superposition_with_empty_others(active
         group = min(active, len(images) - first)
         streams = model.stem(image.unsqueeze(0)).new_zeros(1, group, *model.stem(images).shape[1:])
         streams[:, index - first] = model.stem(image.unsqueeze(0))
-        pooled = model.trunk(model.binding(streams), group)
+        with running(group):
+            pooled = model.trunk(model.binding(streams))
         own = model.unbinding(pooled, group)[0, index - first]
         assert_close(answers[index], model.classifier(own))

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mimonets import MIMOConv, MIMOConvConfig, WideResNet, WideResNetConfig, load, save
 from mimonets.evaluation import count_macs
-from mimonets.layers import StreamBatchNorm2d
+from mimonets.layers import StreamBatchNorm, running
 from mimonets.layers.tiles import squarest_grid
 
 APART = [
@@ -39,7 +39,7 @@ def lived_in(config):
     """Make a model whose statistics differ between modes, as those of a trained one do."""
     model = MIMOConv(config)
     for module in model.modules():
-        if isinstance(module, StreamBatchNorm2d):
+        if isinstance(module, StreamBatchNorm):
             nn.init.uniform_(module.running_mean, -0.3, 0.3)
             nn.init.uniform_(module.running_var, 0.7, 1.3)
             module.batches_seen.fill_(1)
@@ -47,8 +47,9 @@ def lived_in(config):
 
 
 def run(blocks, x, active):
-    for block in blocks:
-        x = block(x, active)
+    with running(active):
+        for block in blocks:
+            x = block(x)
     return x
 
 
@@ -127,7 +128,8 @@ def test_one_image_at_full_resolution_covers_the_canvas():
     padded = nn.functional.pad(images, (1, 2, 1, 2))  # 4x4 filters with stride 1 see 16 positions
     maps = relu(norm(nn.functional.conv2d(padded, convolution.weight)))
     assert maps.shape[-2:] == (16, 16)
-    expected = model.classifier(model.trunk(maps, 1))
+    with running(1):
+        expected = model.classifier(model.trunk(maps))
     assert_close(model(images, active_streams=1), expected)
     pair = model(images, active_streams=2)  # two of four would be stretched: copies, as ever
     assert_close(pair, torch.cat([tiled_by_hand(model, images[:2], 2), expected[2:]]))
@@ -228,8 +230,8 @@ def test_images_too_small_for_the_stride_are_refused():
 def test_keys_bind_after_a_stage_too(stage):
     model = lived_in(small(binding="mbat", stream_keys="slots", bind_after_stage=stage))
     images = torch.randn(4, 3, 16, 16)
-    maps = model.trunk.before(model.stem(images), 4)
+    maps = model.trunk.before(model.stem(images))
     assert maps.shape[1] == model.binding.stream_keys.shape[-1] == (16, 32)[stage - 1]
-    pooled = model.trunk(model.binding(maps.unsqueeze(0)), 4)
+    pooled = model.trunk(model.binding(maps.unsqueeze(0)))
     expected = model.classifier(model.unbinding(pooled, 4).flatten(0, 1))
     assert_close(model(images), expected)

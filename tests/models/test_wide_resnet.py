@@ -4,7 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mimonets import MIMOConvConfig, WideIsoNet, WideIsoNetConfig, WideResNet, WideResNetConfig
-from mimonets.layers import SkipScale, StreamBatchNorm2d, isometry_penalty
+from mimonets.layers import SkipScale, StreamBatchNorm, isometry_penalty
 
 
 def small(**settings):
@@ -35,7 +35,7 @@ def residual_net_by_hand(model, images):
 def test_the_network_is_what_the_paper_describes():
     model = WideResNet(small(depth=16, width=2)).eval()
     for norm in model.modules():
-        if isinstance(norm, StreamBatchNorm2d):
+        if isinstance(norm, StreamBatchNorm):
             nn.init.uniform_(norm.running_mean)
             nn.init.uniform_(norm.running_var, 0.5, 1.5)
     images = torch.randn(3, 3, 13, 10)
@@ -70,7 +70,7 @@ def test_skip_init_starts_as_the_skip_connections_alone():
     model = WideResNet(small(skip_init=True)).eval()
     assert sum(isinstance(layer, SkipScale) for layer in model.modules()) == 3
     x = model.stem(torch.randn(2, 3, 8, 8))
-    assert_close(model.trunk.blocks[0](x, 1), x)
+    assert_close(model.trunk.blocks[0](x), x)
 
 
 def test_dirac_init_starts_the_trunk_without_isometry_penalty():

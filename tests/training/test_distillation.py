@@ -13,12 +13,13 @@ from mimonets.training.distillation import (
     make_teacher,
     similarity_loss,
     soft_loss,
-    streams_at,
     taught_loss,
     watching,
 )
 from mimonets.training.objective import task_loss
-from mimonets.training.schedule import decay_groups, plan_step
+from mimonets.training.schedule import decay_groups
+from mimonets.training.step import plan_step
+from mimonets.training.warm_ups import streams_at
 from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
 
 CPU = torch.device("cpu")

@@ -92,7 +92,7 @@ def _time(
         result = bench(configs, modes, settings, after_round=advance)
     costs = {
         name: count_macs(config, result.modes.get(name, 1)).paper
-        for name, config in result.configs.items()
+        for name, config in result.networks.items()
     }
     return result, {
         "models": {title: asdict(config) for title, config in zip(titles, configs, strict=True)},

@@ -104,7 +104,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "skipped": result["skipped"],
             "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
             "test": _read(folder / "test.json")["modes"],
-            **{name: result[name] for name in ("seconds", "slopes") if name in result},
+            **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
     return {
         "trial": trial.name,

@@ -1,6 +1,7 @@
 """Modules that carry a superposition safely."""
 
 from mimonets.layers.activations import ActivationName, ShiftedReLU, make_activation
+from mimonets.layers.batch_norm import BatchNorm2d
 from mimonets.layers.isometric import (
     SkipScale,
     init_convolution,
@@ -8,13 +9,20 @@ from mimonets.layers.isometric import (
     total_isometry_penalty,
 )
 from mimonets.layers.position_binding import HRRBinding, MBATBinding, PositionBinding
-from mimonets.layers.stream_norm import StreamBatchNorm2d, recalibrate, untrained_modes
+from mimonets.layers.stream_norm import (
+    StreamBatchNorm,
+    StreamBatchNorm2d,
+    recalibrate,
+    running,
+    untrained_modes,
+)
 from mimonets.layers.tied import Lanes, TiedConv2d
 from mimonets.layers.tiles import SlowName, Tiles, ViewName, each_alone, full_problems, make_views
 from mimonets.layers.unbinding import StreamAverage, StreamUnbinding
 
 __all__ = [
     "ActivationName",
+    "BatchNorm2d",
     "HRRBinding",
     "Lanes",
     "MBATBinding",
@@ -23,6 +31,7 @@ __all__ = [
     "SkipScale",
     "SlowName",
     "StreamAverage",
+    "StreamBatchNorm",
     "StreamBatchNorm2d",
     "StreamUnbinding",
     "TiedConv2d",
@@ -35,6 +44,7 @@ __all__ = [
     "make_activation",
     "make_views",
     "recalibrate",
+    "running",
     "total_isometry_penalty",
     "untrained_modes",
 ]

@@ -5,28 +5,71 @@ different ones, so one set of running statistics fits neither mode of a dynamic 
 weights are shared: they belong to the network, the statistics belong to the mode.
 """
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from mimonets.layers.batch_norm import normalise_together, several_processes, update_statistics
 from mimonets.vsa import check_active_streams
 
 # a active streams   s streams   c feature maps
 
 
-class StreamBatchNorm2d(nn.Module):
+class _Running(threading.local):
+    """The mode that runs in this thread; each thread has a mode of its own.
+
+    Not a ContextVar, which torch.compile cannot trace. The attribute is set here rather than in
+    the class, so that a compiler always finds it in the same place.
+    """
+
+    def __init__(self) -> None:
+        self.mode: int | None = None
+
+
+_RUNNING = _Running()
+
+
+@contextmanager
+def running(active_streams: int | None) -> Iterator[None]:
+    """Let all :class:`StreamBatchNorm` layers that are called inside run in this mode.
+
+    Entered by whoever folds inputs into streams, once per pass and after checking the mode. It
+    holds for the current thread only, so threads may run different modes of one model at once.
+    """
+    before = _RUNNING.mode
+    _RUNNING.mode = active_streams
+    try:
+        yield
+    finally:
+        _RUNNING.mode = before
+
+
+class StreamBatchNorm(nn.Module):
     r"""Normalise feature maps with the statistics of the mode that is running.
 
     .. math:: y = \gamma \, \frac{x - \mu_A}{\sqrt{\sigma_A^2 + \epsilon}} + \beta
 
     with the mean and variance of A active streams. In training they come from the batch and update
-    row A of the running statistics; in evaluation mode row A is used.
+    row A of the running statistics; in evaluation mode row A is used. :func:`running` sets the
+    mode; outside of it, all streams are active.
+
+    A drop-in for BatchNorm1d, 2d and 3d: :meth:`convert` replaces them in a network. Where several
+    processes train together, statistics are those of all their batches, so that two processes
+    equal one with twice the batch. They must then run the same mode at the same time.
 
     A mode that was never trained borrows the statistics of the nearest trained mode when the layer
     goes to evaluation mode (of two equally near ones, the faster). :func:`recalibrate` measures
     its own.
+
+    >>> norm = StreamBatchNorm(8, num_streams=4).eval()
+    >>> with running(2):
+    ...     y = norm(torch.randn(5, 8, 6, 6))
     """
 
     running_mean: Tensor  # (s, c): row a - 1 belongs to a active streams
@@ -34,63 +77,121 @@ class StreamBatchNorm2d(nn.Module):
     batches_seen: Tensor  # (s,): 0 marks a mode that was never trained or recalibrated
 
     def __init__(
-        self, maps: int, num_streams: int = 1, *, epsilon: float = 1e-5, momentum: float = 0.1
+        self,
+        maps: int,
+        num_streams: int = 1,
+        *,
+        epsilon: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
     ) -> None:
         super().__init__()
         self.num_streams = num_streams
         self.epsilon = epsilon
-        self.momentum: float | None = momentum  # None: plain average over all batches
-        self.weight = nn.Parameter(torch.ones(maps))
-        self.bias = nn.Parameter(torch.zeros(maps))
+        self.momentum = momentum  # None: plain average over all batches
+        self.synchronise = True  # over processes, while training
+        self.weight = nn.Parameter(torch.ones(maps)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(maps)) if affine else None
         self.register_buffer("running_mean", torch.zeros(num_streams, maps))
         self.register_buffer("running_var", torch.ones(num_streams, maps))
         self.register_buffer("batches_seen", torch.zeros(num_streams, dtype=torch.long))
 
-    def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
-        """Normalise (g, c, h, w)."""
-        row = check_active_streams(active_streams, self.num_streams) - 1
-        share = 0.0
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (g, c, ...)."""
+        mode = self.num_streams if _RUNNING.mode is None else _RUNNING.mode
+        row = mode - 1 if self.num_streams > 1 else 0
+        mean, var = self.running_mean[row], self.running_var[row]
         if self.training:
             self.batches_seen[row] += 1
-            share = 1 / int(self.batches_seen[row]) if self.momentum is None else self.momentum
+            if self.momentum is None or (self.synchronise and several_processes()):
+                y, batch = normalise_together(x, self.weight, self.bias, self.epsilon)
+                seen = self.batches_seen[row].to(mean.dtype)
+                fraction = 1 / seen if self.momentum is None else self.momentum
+                update_statistics(mean, var, batch, fraction)
+                return y
         return F.batch_norm(
             x,
-            self.running_mean[row],
-            self.running_var[row],
+            mean,
+            var,
             self.weight,
             self.bias,
             training=self.training,
-            momentum=share,
+            momentum=self.momentum or 0.0,
             eps=self.epsilon,
         )
 
-    def train(self, mode: bool = True) -> "StreamBatchNorm2d":
+    @classmethod
+    def convert(cls, module: nn.Module, num_streams: int) -> nn.Module:
+        """Give every BatchNorm1d, 2d and 3d inside a module statistics per mode.
+
+        Like ``SyncBatchNorm.convert_sync_batchnorm``: the module is changed in place and returned;
+        only if it is a batch norm itself, another is returned. Weights and biases stay the same
+        parameters. Running statistics are copied to all modes as a start. They were measured
+        without superposition, so every mode counts as not yet trained, and :func:`recalibrate`
+        measures it; for ``num_streams=1`` they are what they were. Layers without running
+        statistics need none per mode and stay as they are.
+
+        >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        >>> StreamBatchNorm.convert(network, num_streams=4)[1]
+        StreamBatchNorm(8, num_streams=4)
+        """
+        check_active_streams(1, num_streams)
+        return _convert(cls, module, num_streams, {})
+
+    @classmethod
+    @torch.no_grad()
+    def _from_batch_norm(cls, norm: _BatchNorm, num_streams: int) -> Self:
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        with torch.device(norm.running_mean.device):
+            found = cls(
+                norm.num_features,
+                num_streams,
+                epsilon=norm.eps,
+                momentum=norm.momentum,
+                affine=norm.affine,
+            )
+        found.weight, found.bias = norm.weight, norm.bias
+        found.running_mean = norm.running_mean.repeat(num_streams, 1)
+        found.running_var = norm.running_var.repeat(num_streams, 1)
+        if num_streams == 1 and norm.num_batches_tracked is not None:
+            found.batches_seen = norm.num_batches_tracked.view(1).clone()
+        found.training = norm.training
+        return found
+
+    def train(self, mode: bool = True) -> Self:
         """Switch mode; on the way to evaluation, lend statistics to the modes that have none."""
-        if not mode:
+        if not mode and self.num_streams > 1:
             self._lend_statistics()
         return super().train(mode)
 
     @torch.no_grad()
     def _lend_statistics(self) -> None:
-        if self.num_streams == 1 or self.batches_seen.is_meta:
-            return
-        seen = self.batches_seen.tolist()
-        trained = [row for row, batches in enumerate(seen) if batches]
-        for row, batches in enumerate(seen):
-            if not batches and trained:
-                lender = min(trained, key=lambda other: (abs(other - row), -other))
-                self.running_mean[row] = self.running_mean[lender]
-                self.running_var[row] = self.running_var[lender]
+        """Copy, for every mode without statistics, those of the nearest mode that has some.
+
+        Without looking at a value from Python, since that would wait for a GPU.
+        """
+        rows = torch.arange(self.num_streams, device=self.batches_seen.device)
+        trained = self.batches_seen > 0
+        away = rows - rows.unsqueeze(1)  # from each mode (row) to each lender (column)
+        distance = 2 * away.abs() - (away > 0).long()  # of two equally near ones, the faster
+        lender = distance.where(trained, 2 * self.num_streams).argmin(dim=1)
+        lender = lender.where(trained.any(), rows)
+        self.running_mean.copy_(self.running_mean[lender])
+        self.running_var.copy_(self.running_var[lender])
 
     def extra_repr(self) -> str:
         """Show what was asked for in the module's printed form."""
-        return f"{len(self.weight)}, num_streams={self.num_streams}"
+        return f"{self.running_mean.shape[1]}, num_streams={self.num_streams}"
+
+
+StreamBatchNorm2d = StreamBatchNorm  # its name in version 0.1
 
 
 def untrained_modes(model: nn.Module) -> list[int]:
     """List the numbers of active streams that have no statistics of their own yet.
 
-    >>> untrained_modes(StreamBatchNorm2d(8, num_streams=3))
+    >>> untrained_modes(StreamBatchNorm(8, num_streams=3))
     [1, 2, 3]
     """
     norms = _stream_norms(model)
@@ -107,7 +208,8 @@ def recalibrate(
     """Measure the batch-norm statistics of some modes anew, with the weights as they are.
 
     Each mode gets the plain average over all batches. Nothing else changes: no weight, no other
-    mode, not the model's training flag.
+    mode, not the model's training flag. Each process uses its own batches: where several train
+    together, give all of them the same.
 
     Args:
         model: any model whose ``forward(inputs, active_streams=a)`` runs in mode a.
@@ -135,23 +237,44 @@ def recalibrate(
         )
 
     was_training = {module: module.training for module in model.modules()}
-    momentum = norms[0].momentum
+    settings = [(norm.momentum, norm.synchronise) for norm in norms]
     try:
         model.eval()
         for norm in norms:
-            norm.momentum = None
             nn.Module.train(norm)
+            norm.synchronise = False
             norm.batches_seen[[mode - 1 for mode in modes]] = 0
         for mode in modes:
-            for inputs in batches:
+            for count, inputs in enumerate(batches, start=1):
+                for norm in norms:
+                    norm.momentum = 1 / count  # so that all batches weigh the same in the end
                 model(inputs[: len(inputs) // mode * mode], active_streams=mode)
     finally:
-        for norm in norms:
-            norm.momentum = momentum
+        for norm, (momentum, synchronise) in zip(norms, settings, strict=True):
+            norm.momentum, norm.synchronise = momentum, synchronise
         for module, flag in was_training.items():
             module.training = flag
     return modes
 
 
-def _stream_norms(model: nn.Module) -> list[StreamBatchNorm2d]:
-    return [module for module in model.modules() if isinstance(module, StreamBatchNorm2d)]
+def _stream_norms(model: nn.Module) -> list[StreamBatchNorm]:
+    """Find the layers with the most modes; those of a single mode have nothing to choose."""
+    norms = [module for module in model.modules() if isinstance(module, StreamBatchNorm)]
+    most = max((norm.num_streams for norm in norms), default=1)
+    return [norm for norm in norms if norm.num_streams == most]
+
+
+def _convert(
+    kind: type[StreamBatchNorm],
+    module: nn.Module,
+    num_streams: int,
+    done: dict[nn.Module, nn.Module],
+) -> nn.Module:
+    if module not in done:
+        done[module] = module
+        if isinstance(module, _BatchNorm) and module.running_mean is not None:
+            done[module] = kind._from_batch_norm(module, num_streams)
+        for name, child in module._modules.items():  # named_children lists shared ones once
+            if child is not None:
+                setattr(module, name, _convert(kind, child, num_streams, done))
+    return done[module]

@@ -1,6 +1,7 @@
 """MIMOConv: several images in one pass through one WideResNet. MIMONets, section 3."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -20,6 +21,7 @@ from mimonets.layers import (
     each_alone,
     full_problems,
     make_views,
+    running,
     total_isometry_penalty,
 )
 from mimonets.models.base import ImageModel
@@ -211,17 +213,23 @@ class MIMOConv(ImageModel):
         answer = self._answer_alone if solo else self._answer_together
         if self.training:
             # One pass for all, since batch statistics of a single short group would be too noisy.
-            streams = answer(parts, active)
+            with running(active):
+                streams = answer(parts, active)
         else:
-            streams = [one for part in parts for one in answer([part], part.shape[1])]
+            streams = []
+            for part in parts:
+                with running(part.shape[1]):
+                    streams += answer([part], part.shape[1])
         return self.classifier(torch.cat(streams))
 
     def _answer_together(self, parts: list[Tensor], mode: int) -> list[Tensor]:
         """Superpose the images of each group, run the trunk, and unbind: each (g a, features)."""
         bundles = [self._bind(part, mode) for part in self._features(parts, mode)]
         sizes = [bundle.shape[0] for bundle in bundles]
-        cut = self.binding.cut if isinstance(self.binding, Tiles | Lanes) else None
-        pooled = self.trunk(torch.cat(bundles), mode, cut)
+        cut = None
+        if isinstance(self.binding, Tiles | Lanes):
+            cut = partial(self.binding.cut, active_streams=mode)
+        pooled = self.trunk(torch.cat(bundles), cut)
         groups = [part.shape[0] for part in parts] if cut else sizes
         return [
             self.unbinding(features, part.shape[1]).flatten(0, 1)
@@ -233,10 +241,10 @@ class MIMOConv(ImageModel):
         answers = []
         for part, features in zip(parts, self._features(parts, mode, views=False), strict=True):
             if isinstance(self.binding, PositionBinding):
-                pooled = self.trunk(self.binding.solo(features).flatten(0, 1), mode)
+                pooled = self.trunk(self.binding.solo(features).flatten(0, 1))
             else:
                 bound = self.binding(each_alone(features), mode)
-                pooled = self.trunk(bound, mode, self.binding.cut)
+                pooled = self.trunk(bound, partial(self.binding.cut, active_streams=mode))
             streams = self.unbinding(pooled, part.shape[1]).unflatten(0, part.shape[:2])  # g a a d
             answers.append(streams.diagonal(dim1=1, dim2=2).mT.flatten(0, 1))
         return answers
@@ -253,7 +261,7 @@ class MIMOConv(ImageModel):
                 parts = [make_views(part, places, self.config.views) for part in parts]
             x = torch.cat([part.flatten(0, 1) for part in parts])
             x = self.stem(x, self.binding.zoom(mode))
-        x = self.trunk.before(x, mode)
+        x = self.trunk.before(x)
         if len(parts) == 1:
             return [x.unflatten(0, parts[0].shape[:2])]
         pieces = x.split([part.shape[:2].numel() for part in parts])

@@ -124,19 +124,3 @@ def watching(network: Any) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
-
-
-def streams_at(config: TrainConfig, num_streams: int, step: int, total_steps: int) -> int:
-    """Count the streams that may be active at a step of the curriculum: 1, 2, 4 and so on to N.
-
-    The numbers below N share the first ``config.stream_curriculum`` of the steps evenly.
-
-    >>> config = TrainConfig(stream_curriculum=0.5)
-    >>> [streams_at(config, 4, step, total_steps=8) for step in range(8)]
-    [1, 1, 2, 2, 4, 4, 4, 4]
-    """
-    below = [2**power for power in range((num_streams - 1).bit_length())]
-    steps = config.stream_curriculum * total_steps
-    if step >= steps or not below:
-        return num_streams
-    return below[int(step * len(below) / steps)]

@@ -103,7 +103,7 @@ def average_copies(x: Tensor, active: int) -> Tensor:
     if num_streams % active == 0:
         return x.unflatten(1, (-1, active)).mean(dim=1)
     assignment = stream_assignment(active, num_streams, x.device)
-    each, more = divmod(num_streams, active)  # the first inputs sit in one stream more
+    each, more = num_streams // active, num_streams % active  # the first have one stream more
     copies = torch.tensor([each + (i < more) for i in range(active)], dtype=x.dtype).to(x.device)
     total = x.new_zeros(x.shape[0], active, *x.shape[2:]).index_add(1, assignment, x)
     return total / copies.view(-1, *[1] * (x.ndim - 2))
@@ -126,7 +126,7 @@ def unfold_streams(x: Tensor, batch_size: int, active_streams: int | None = None
     """
     groups, num_streams = x.shape[:2]
     active = check_active_streams(active_streams, num_streams)
-    whole, left_over = divmod(batch_size, active)
+    whole, left_over = batch_size // active, batch_size % active
     if batch_size < 1 or groups != whole + (left_over > 0):
         raise ValueError(
             f"{groups} groups of {active} inputs do not hold a batch of {batch_size}: "

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from mimonets._config import Config, is_whole
 from mimonets.layers import (
     ActivationName,
+    BatchNorm2d,
     SkipScale,
-    StreamBatchNorm2d,
+    StreamBatchNorm,
     TiedConv2d,
     init_convolution,
     make_activation,
+    running,
     total_isometry_penalty,
 )
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
@@ -25,7 +27,7 @@ from mimonets.vsa import check_active_streams
 
 # b batch (or g groups)   s streams   c feature maps   h, w position
 
-Cut = Callable[[Tensor, int], Tensor]
+Cut = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +108,12 @@ class NormAct(nn.Module):
 
     def __init__(self, config: WideResNetConfig, maps: int, num_streams: int) -> None:
         super().__init__()
-        self.norm = StreamBatchNorm2d(maps, num_streams)
+        self.norm = StreamBatchNorm(maps, num_streams)
         self.activation = make_activation(config.activation, maps)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Apply to (b, c, h, w)."""
-        return self.activation(self.norm(x, active_streams))
+        return self.activation(self.norm(x))
 
 
 class ResidualBlock(nn.Module):
@@ -139,20 +141,20 @@ class ResidualBlock(nn.Module):
         self.conv2 = make_convolution(maps_out, maps_out, 3, 1, lanes)
         self.scale = SkipScale() if config.skip_init else nn.Identity()
         self.shortcut: nn.Conv2d | TiedConv2d | None = None
-        self.shortcut_norm: StreamBatchNorm2d | None = None
+        self.shortcut_norm: StreamBatchNorm | None = None
         if stride != 1 or maps_in != maps_out:
             self.shortcut = make_convolution(maps_in, maps_out, 1, stride, lanes)
             if config.shortcut_norm:
-                self.shortcut_norm = StreamBatchNorm2d(maps_out, num_streams)
+                self.shortcut_norm = StreamBatchNorm(maps_out, num_streams)
 
-    def forward(self, x: Tensor, active_streams: int) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Map (b, c, h, w) to (b, c', h', w')."""
-        residual = self.conv1(self.pre1(x, active_streams))
-        residual = self.conv2(self.pre2(residual, active_streams))
+        residual = self.conv1(self.pre1(x))
+        residual = self.conv2(self.pre2(residual))
         if self.shortcut is not None:
             x = self.shortcut(x)
         if self.shortcut_norm is not None:
-            x = self.shortcut_norm(x, active_streams)
+            x = self.shortcut_norm(x)
         return x + self.scale(residual)
 
 
@@ -167,6 +169,8 @@ def make_convolution(
 
 class Trunk(nn.Module):
     """The three stages and the pooling: what a MIMOConv runs once for all its inputs.
+
+    Its batch norms follow the mode that :func:`mimonets.layers.running` sets.
 
     Args:
         num_streams: modes to keep statistics for.
@@ -200,25 +204,25 @@ class Trunk(nn.Module):
             if isinstance(layer, nn.Conv2d | TiedConv2d):
                 init_convolution(layer, dirac=config.dirac_init)
 
-    def before(self, x: Tensor, active_streams: int = 1) -> Tensor:
+    def before(self, x: Tensor) -> Tensor:
         """Run the private stages: (b, c, h, w) -> (b, c', h', w')."""
         for block in list(self.blocks)[: self.private_blocks]:
-            x = block(x, active_streams)
+            x = block(x)
         return x
 
-    def forward(self, x: Tensor, active_streams: int = 1, cut: Cut | None = None) -> Tensor:
+    def forward(self, x: Tensor, cut: Cut | None = None) -> Tensor:
         """Run the other stages: (b, c, h, w) -> features (b, c').
 
         ``cut`` takes streams that are kept apart out of the last feature maps, (b, c, h, w) ->
         (g, s, c', h', w'); then the features are theirs, (g, s, c'').
         """
         for block in list(self.blocks)[self.private_blocks :]:
-            x = block(x, active_streams)
+            x = block(x)
         if self.final is not None:
-            x = self.final(x, active_streams)
+            x = self.final(x)
         if cut is None:
             return self.pool(x).flatten(1)
-        streams = cut(x, active_streams)
+        streams = cut(x)
         return self.pool(streams.flatten(0, 1)).flatten(1).unflatten(0, streams.shape[:2])
 
 
@@ -253,7 +257,7 @@ class Stem(nn.Sequential):
         maps = config.stem_maps if maps is None else maps
         convolution = StemConvolution(config.in_channels, maps, config.stem_stride)
         init_convolution(convolution)
-        super().__init__(convolution, nn.BatchNorm2d(maps), nn.ReLU())
+        super().__init__(convolution, BatchNorm2d(maps), nn.ReLU())
 
     def forward(self, images: Tensor, zoom: int = 1) -> Tensor:
         """Map images (b, c, h, w) to feature maps (b, d, h', w')."""
@@ -287,7 +291,8 @@ class WideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        return self.classifier(self.trunk(self.stem(images)))
+        with running(1):
+            return self.classifier(self.trunk(self.stem(images)))
 
     @property
     def title(self) -> str:

@@ -1,0 +1,112 @@
+"""Batch norm with statistics of the whole batch, also when processes hold a part of it each.
+
+Ioffe & Szegedy, "Batch normalization", ICML 2015. PyTorch's SyncBatchNorm does the same, but on
+GPUs only and for one set of statistics.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+# b batch   c feature maps   r processes
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """PyTorch's batch norm, with statistics over all processes while training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (b, c, h, w)."""
+        if not (self.training and several_processes()):
+            return super().forward(x)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        self.num_batches_tracked.add_(1)
+        y, batch = normalise_together(x, self.weight, self.bias, self.eps)
+        update_statistics(self.running_mean, self.running_var, batch, self.momentum)
+        return y
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """What one batch says about the distribution of each feature map."""
+
+    mean: Tensor  # (c,)
+    var: Tensor  # (c,), biased
+    count: Tensor  # numbers per feature map, over all processes
+
+
+def several_processes() -> bool:
+    """Tell whether this process trains together with others."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def normalise_together(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float
+) -> tuple[Tensor, BatchStatistics]:
+    r"""Normalise with mean and variance over the batches of all processes.
+
+    .. math:: \mu = \sum_r \frac{n_r}{n} \mu_r, \qquad
+        \sigma^2 = \sum_r \frac{n_r}{n} \bigl(\sigma_r^2 + (\mu_r - \mu)^2\bigr)
+
+    Combining variances around their own means loses no digits, unlike a difference of squares.
+    Gradients flow through the statistics to every process.
+
+    Args:
+        x: (b, c, ...).
+
+    Returns:
+        The normalised x, and the statistics it was normalised with.
+    """
+    axes = [0, *range(2, x.ndim)]
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    own_var, own_mean = torch.var_mean(wide, dim=axes, correction=0)
+    own_count = wide.new_full((1,), wide.numel() // wide.shape[1])
+    rows = from_all_processes(torch.cat([own_mean, own_var, own_count]))  # r (c + c + 1)
+    means, variances, counts = rows.split([len(own_mean), len(own_var), 1], dim=1)
+    count = counts.sum()
+    mean = (counts * means).sum(dim=0) / count
+    var = (counts * (variances + (means - mean).square())).sum(dim=0) / count
+    column = (-1, *[1] * (x.ndim - 2))
+    y = (wide - mean.view(column)) * (var + epsilon).rsqrt().view(column)
+    if weight is not None and bias is not None:
+        y = y * weight.view(column) + bias.view(column)
+    return y.to(x.dtype), BatchStatistics(mean.detach(), var.detach(), count.detach())
+
+
+@torch.no_grad()
+def update_statistics(
+    running_mean: Tensor, running_var: Tensor, batch: BatchStatistics, fraction: float | Tensor
+) -> None:
+    """Move running statistics towards those of a batch; the variance becomes unbiased."""
+    unbiased = batch.var * (batch.count / (batch.count - 1).clamp_min(1))
+    running_mean.lerp_(batch.mean.to(running_mean.dtype), fraction)
+    running_var.lerp_(unbiased.to(running_var.dtype), fraction)
+
+
+def from_all_processes(row: Tensor) -> Tensor:
+    """Collect one vector per process, (d,) -> (r, d), in a way that gradients find back."""
+    if not several_processes():
+        return row.unsqueeze(0)
+    return _FromAll.apply(row)
+
+
+class _FromAll(torch.autograd.Function):
+    """All rows to all processes: a sum of matrices that are zero outside their own row."""
+
+    @staticmethod
+    def forward(ctx: Any, row: Tensor) -> Tensor:
+        rows = row.new_zeros(dist.get_world_size(), len(row))
+        rows[dist.get_rank()] = row
+        dist.all_reduce(rows)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient)
+        return gradient[dist.get_rank()]

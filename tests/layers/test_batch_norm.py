@@ -1,0 +1,90 @@
+"""Two processes with half a batch each normalise like one with the whole batch."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from layers import normalise_apart
+from mimonets.layers import BatchNorm2d, StreamBatchNorm, running
+from mimonets.layers.batch_norm import normalise_together
+
+TESTS = Path(__file__).parents[1]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.mark.parametrize("kind", ["stream", "plain", "mimoconv"])
+def test_two_processes_equal_one_with_the_doubled_batch(kind, tmp_path):
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, TESTS / "layers/normalise_apart.py", kind, tmp_path],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": "2",
+                "RANK": str(rank),
+            },
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        _, complaint = process.communicate(timeout=120)
+        assert process.returncode == 0, complaint.decode()
+    halves = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    whole = normalise_apart.run(kind, normalise_apart.batch(kind))
+    assert_close(torch.cat([half["output"] for half in halves]), whole["output"])
+    for half in halves:
+        assert_close(half["gradients"], whole["gradients"])  # DDP has averaged them
+        assert_close(half["buffers"], whole["buffers"])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4), (2, 3, 5, 4), (2, 3, 2, 3, 2)])
+def test_plain_operations_equal_pytorchs_batch_norm(shape):
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    weight, bias = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    y, batch = normalise_together(x, weight, bias, 1e-5)
+    wanted = nn.functional.batch_norm(x, None, None, weight, bias, training=True)
+    assert_close(y, wanted)
+    found = torch.autograd.grad(y.pow(3).sum(), (x, weight, bias))
+    assert_close(found, torch.autograd.grad(wanted.pow(3).sum(), (x, weight, bias)))
+    assert int(batch.count) == x.numel() // 3
+
+
+def test_a_large_mean_costs_no_digits():
+    x = torch.randn(1000, 2) + 10_000
+    y, batch = normalise_together(x, None, None, 0.0)
+    assert_close(batch.var, x.double().var(dim=0, correction=0).float(), rtol=1e-3, atol=0)
+    assert_close(y.std(dim=0, correction=0), torch.ones(2), rtol=1e-3, atol=0)
+
+
+def test_a_single_process_runs_pytorchs_own_batch_norm():
+    x = torch.randn(6, 3, 4, 4)
+    found, wanted = BatchNorm2d(3), nn.BatchNorm2d(3)
+    assert torch.equal(found(x), wanted(x))
+    assert found.state_dict().keys() == wanted.state_dict().keys()
+    assert_close(found.state_dict(), wanted.state_dict(), rtol=0, atol=0)
+
+
+def test_momentum_none_averages_all_batches_like_pytorch():
+    found, wanted = StreamBatchNorm(3, momentum=None), nn.BatchNorm2d(3, momentum=None)
+    for scale in (1, 2, 3):
+        x = scale * torch.randn(6, 3, 4, 4)
+        with running(1):
+            assert_close(found(x), wanted(x))
+    assert_close(found.running_mean[0], wanted.running_mean)
+    assert_close(found.running_var[0], wanted.running_var)
