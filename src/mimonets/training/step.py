@@ -25,12 +25,14 @@ class StepPlan:
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
     warm_up: str | None = None  # the simpler way to run that this step takes
+    gear: int | None = None  # of a network that has several, see GearedWideResNet
 
     @property
     def options(self) -> dict[str, Any]:
         """What the model's forward takes beside the batch and the number of active streams."""
         grid = {} if self.grid is None else {"grid": self.grid}
-        return grid | ({} if self.warm_up is None else {self.warm_up: True})
+        gear = {} if self.gear is None else {"gear": self.gear}
+        return grid | gear | ({} if self.warm_up is None else {self.warm_up: True})
 
 
 def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> StepPlan:
@@ -56,7 +58,10 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     streams = active if config.slow_inputs == "per-stream" else model.num_streams
     inputs = config.batch_size * (streams if config.per_stream else 1)
     warm_up = warm_up_at(config, step, total_steps)
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
+    seed = rng.getrandbits(62)
+    gears = getattr(model, "num_gears", 1)
+    gear = rng.randint(1, gears) if gears > 1 else None
+    return StepPlan(active, grid, inputs, share, seed, warm_up, gear)
 
 
 def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
