@@ -10,6 +10,7 @@ from mimonets.models.base import (
 )
 from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
 from mimonets.models.baselines.datamux_former import DataMUXFormer, DataMUXFormerConfig
+from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
 from mimonets.models.baselines.transformer import Performer, PerformerConfig, Transformer
 from mimonets.models.baselines.wide_resnet import (
     WideIsoNet,
@@ -31,6 +32,8 @@ __all__ = [
     "DataMUXConvConfig",
     "DataMUXFormer",
     "DataMUXFormerConfig",
+    "GearedWideResNet",
+    "GearedWideResNetConfig",
     "ImageModel",
     "MIMOConv",
     "MIMOConvConfig",
