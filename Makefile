@@ -1,6 +1,6 @@
 # Every target sets up its own .venv from nothing, says what it does, and does it.
 #   make demo   see it work            make test   the test suite (make test-slow: the long checks)
-#   make bench  measure (OUT=results)    make lint   format, lint and type checks (make format: repair)
+#   make bench  measure                make lint   format, lint and type checks (make format: repair)
 #   make docs   build the documentation into site/   make wheel   build and try what users install
 #   make lock   rewrite constraints.txt from what is installed
 

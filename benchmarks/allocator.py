@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 
 from mimonets._files import write_text
+from mimonets._memory import keep_freed_memory
 from mimonets.evaluation.provenance import environment
 from mimonets.recipes import load_recipe
 from mimonets.recipes.execute import make_model
-from mimonets.training.launch import keep_freed_memory
 
 ROUNDS, STEPS = 3, 6
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mimonets._create import create, list_models
+    from mimonets.inference import Engine, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
         DataMUXConv,
@@ -37,6 +38,7 @@ __all__ = [
     "DataMUXConvConfig",
     "DataMUXFormer",
     "DataMUXFormerConfig",
+    "Engine",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
@@ -50,6 +52,7 @@ __all__ = [
     "WideResNet",
     "WideResNetConfig",
     "create",
+    "export",
     "list_models",
     "load",
     "recalibrate",
@@ -57,7 +60,9 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "Engine": "mimonets.inference",
     "create": "mimonets._create",
+    "export": "mimonets.inference",
     "list_models": "mimonets._create",
     "recalibrate": "mimonets.layers",
 }

@@ -3,14 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+from mimonets._extras import need
+
+
+def need_matplotlib() -> Any:
+    """Import matplotlib's figures, or say how to install it."""
+    return need("matplotlib.figure", "matplotlib", extra="plot", what="A plot")
+
 
 def new_figure(width: float = 6.4, height: float = 4.2) -> Any:
     """Make an empty figure; raises ValueError if matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("Plots need matplotlib: pip install 'mimonets[plot]'.") from None
-    return Figure(figsize=(width, height), layout="constrained")
+    return need_matplotlib().Figure(figsize=(width, height), layout="constrained")
 
 
 def new_axes(width: float = 6.4, height: float = 4.2) -> tuple[Any, Any]:

@@ -1,11 +1,13 @@
 import json
+import sys
+from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
-import mimonets as mn
 from mimonets import MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
 from mimonets.evaluation import BenchSettings, bench
-from mimonets.evaluation.bench import model_name, single_input_alternatives
 
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
@@ -39,15 +41,6 @@ def test_modes_can_be_chosen_and_plain_networks_have_one():
     assert plain.baselines == []
 
 
-def test_alternatives_have_the_same_depth_width_and_task():
-    one_stream, plain = single_input_alternatives(TINY)
-    assert one_stream.num_streams == 1
-    assert isinstance(plain, WideResNetConfig)
-    for other in (one_stream, plain):
-        for name in ("depth", "width", "in_channels", "num_classes", "image_size"):
-            assert getattr(other, name) == getattr(TINY, name)
-
-
 def test_several_models_race_together_against_one_performer():
     small = {"max_length": 8, "depth": 1, "heads": 1, "head_dim": 4, "dim": 4, "hidden_dim": 4}
     configs = [
@@ -60,8 +53,7 @@ def test_several_models_race_together_against_one_performer():
         "Performer",
     ]
     assert result.baselines == ["Performer"]
-    (performer,) = single_input_alternatives(configs[0])
-    assert performer == PerformerConfig(**small)
+    assert result.networks["Performer"] == PerformerConfig(**small)
 
 
 @pytest.mark.slow
@@ -93,11 +85,43 @@ def test_mimoformer_is_faster_and_leaner_than_the_performer_on_long_text():
         assert result.peak_bytes[name] < result.peak_bytes["Performer"]
 
 
-def test_datamux_races_one_stream_of_itself_or_a_transformer():
-    config = mn.DataMUXConvConfig(num_streams=4)
-    assert single_input_alternatives(config) == [mn.DataMUXConvConfig(num_streams=1)]
-    assert single_input_alternatives(mn.DataMUXConvConfig(num_streams=1)) == []
-    former = mn.DataMUXFormerConfig(num_streams=3, demux="slots", depth=1)
-    assert single_input_alternatives(former) == [mn.TransformerConfig(depth=1)]
-    assert model_name(config) == "DataMUXConv (N=4)"
-    assert model_name(former) == "DataMUXFormer (N=3, slots)"
+class Pairs(nn.Module):
+    """A network of somebody else: two inputs share a pass."""
+
+    num_streams = 2
+    input_spec = None
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+        self.passes = []
+
+    def forward(self, x, *, active_streams=None):
+        active = self.num_streams if active_streams is None else active_streams
+        self.passes.append(active)
+        return self.body(x)
+
+    def example_inputs(self, batch_size):
+        return torch.randn(batch_size, 3)
+
+
+def test_networks_of_others_race_too_and_stay_as_they_are():
+    mine = Pairs().train()
+    result = bench(mine, settings=BenchSettings(batch_size=4, rounds=2, warmup=0))
+    assert [timing.name for timing in result.timings] == ["Pairs, 1 active", "Pairs, 2 active"]
+    assert result.time_shares["Pairs, 2 active"] == {"body": 1.0}
+    assert mine.training
+    assert mine.passes == []  # a copy ran
+    with pytest.raises(ValueError, match="Linear cannot be timed: it needs num_streams"):
+        bench(nn.Linear(3, 3), settings=QUICK)
+
+
+def test_memory_is_kept_unless_told_otherwise(monkeypatch):
+    asked = []
+    module = sys.modules["mimonets.evaluation.bench"]  # the function of that name hides it
+    monkeypatch.setattr(module, "keep_freed_memory", lambda: asked.append(1))
+    bench(TINY, [2], replace(QUICK, keep_memory=False))
+    assert asked == []
+    result = bench(TINY, [2], QUICK)
+    assert asked == [1]
+    assert result.as_dict()["settings"]["keep_memory"] is True

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,6 +16,7 @@ from mimonets import (
     WideResNetConfig,
 )
 from mimonets.evaluation import count_macs, count_modes
+from mimonets.evaluation.layer_macs import Macs, layer_macs
 from mimonets.models.registry import model_class_for
 
 MNIST = {
@@ -234,3 +236,113 @@ def test_pairs_cost_two_encodings():
         count_macs(PerformerConfig(**SMALL, head=head)) for head in ("classify", "pair")
     )
     assert pair["attention"].plain == 2 * single["attention"].plain
+
+
+# Networks of others
+
+
+class Gate(nn.Module):
+    """A layer that no table knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 5))
+
+    def forward(self, x):
+        return torch.einsum("bc,cd->bd", x, self.weight).sigmoid()
+
+
+class SmallCNN(nn.Module):
+    """Fifteen lines that know nothing of this package, a matrix product between layers included."""
+
+    num_streams = 1
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, stride=2, groups=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.deep = nn.Sequential(nn.Conv2d(8, 4, 3, groups=2), nn.ReLU(), nn.Dropout(0.1))
+        self.gate = Gate()
+        self.mix = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        x = self.deep(self.norm(self.conv(x)))
+        pooled = x.mean(dim=(2, 3)) @ self.mix
+        return self.gate(pooled)
+
+    def example_inputs(self, batch_size):
+        return torch.randn(batch_size, 3, 17, 19)
+
+
+def operator_count(model, inputs, **arguments):
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.eval()(inputs, **arguments)
+    return counter.get_total_flops() / 2 / len(inputs)
+
+
+def test_a_network_of_others_costs_what_the_operator_counter_says():
+    model = SmallCNN()
+    cost = count_macs(model)
+    assert cost.plain == pytest.approx(operator_count(model, model.example_inputs(6)), rel=1e-12)
+    assert [part.name for part in cost.parts] == ["other", "conv", "norm", "deep", "gate"]
+    assert cost["other"].plain == 4 * 4
+    assert cost["gate"].plain == 4 * 5
+    assert cost["conv"].plain == 8 * 9 * 8 * 27
+    assert cost["norm"].paper == 2 * 8 * 8 * 9
+    assert cost["deep"].paper - cost["deep"].plain == 4 * 6 * 7
+    assert all(not parameter.is_meta for parameter in model.parameters())
+    assert not model.conv._forward_hooks
+
+
+class Attending(nn.Module):
+    """Two streams that share one layer of attention."""
+
+    num_streams = 2
+    cost_parts = ("heads",)
+
+    def __init__(self, batch_first):
+        super().__init__()
+        self.heads = nn.MultiheadAttention(6, 2, batch_first=batch_first)
+        self.batch_first = batch_first
+
+    def forward(self, x, *, active_streams=None):
+        active = self.num_streams if active_streams is None else active_streams
+        group = x.unflatten(0, (-1, active)).sum(dim=1)
+        group = group if self.batch_first else group.transpose(0, 1)
+        return self.heads(group, group, group)[0]
+
+    def example_inputs(self, batch_size):
+        return torch.randn(batch_size, 5, 6)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_attention_of_others_is_shared_by_the_active_streams(batch_first):
+    model = Attending(batch_first).train()
+    slow, fast = count_modes(model)
+    for cost in (slow, fast):
+        inputs = model.example_inputs(2)
+        # In training mode PyTorch spells the fused attention out, which its counter can see.
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model.train()(inputs, active_streams=cost.active_streams)
+        assert cost.plain * 2 == counter.get_total_flops() / 2
+    assert slow.paper == 2 * fast.paper
+    assert model.training
+
+
+def test_a_module_that_does_not_know_its_inputs_is_told_so():
+    with pytest.raises(ValueError, match=r"Linear does not say what its inputs look like"):
+        count_macs(nn.Linear(2, 3))
+
+
+def test_the_table_of_layers_can_be_extended():
+    class Doubling(nn.Module):
+        num_streams = 1
+
+        def forward(self, x):
+            return x + x
+
+        def example_inputs(self, batch_size):
+            return torch.zeros(batch_size, 7)
+
+    layer_macs.register(Doubling, lambda layer, inputs, output: Macs(elements=output.numel()))
+    assert count_macs(Doubling()).paper == 7

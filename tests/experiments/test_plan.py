@@ -23,6 +23,8 @@ def test_a_plan_is_sound(name):
         recipe = trial.load(seed=3)
         assert recipe.train.seed == 3
         streams = getattr(recipe.model, "num_streams", 1)
+        earlier = names[: names.index(trial.name)]
+        assert not trial.teacher or trial.teacher in earlier, "it would wait for its teacher"
         assert set(trial.paper) <= set(trial.modes) <= set(range(1, streams + 1))
         assert all(10 < mean <= 100 for mean, _ in trial.paper.values() if name != "synthetic")
 

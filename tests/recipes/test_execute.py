@@ -1,19 +1,24 @@
 """Recipes run from one call, on tiny stand-in data of the right format."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
 import mimonets as mn
-from mimonets.data import ImageSet, SequenceSet, Splits
+from mimonets.data import ImageBatches, ImageSet, SequenceSet, Splits
 from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
+from mimonets.models.registry import MODELS, model_class_for
 from mimonets.recipes import execute, load_recipe, recipe_names
 from mimonets.recipes.execute import (
+    choose_model,
+    describe_inputs,
     make_batches,
     make_model,
     make_train_batches,
+    measure_run,
     read_run,
     run_recipe,
     split_batches,
@@ -65,8 +70,28 @@ def stand_in(recipe):
     return Splits(make(64), None, make(17))
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_runs_two_steps(name, tmp_path, monkeypatch):
+# Every kind of model, data and way of training at least once; test_loader builds all of them.
+REPRESENTATIVES = (
+    *("cifar10-wideresnet", "cifar100-wideisonet", "cifar100-mimoconv-n4", "svhn-mimoconv-n2"),
+    *("cifar10-mimoconv-dynamic", "cifar10-cpu-mimoconv-n4-ours", "digits-mimoconv-dynamic"),
+    *("mnist-mimoconv-n16", "mnist-mimoconv-n16-ours", "mnist-datamux-n1", "mnist-datamux-n4"),
+    *("lra-image-transformer", "lra-text-performer-wide", "lra-text-cpu", "lra-image-cpu"),
+    *("lra-listops-mimoformer-2x2", "lra-pathfinder-mimoformer-4x4-mlp"),
+    *("lra-retrieval-mimoformer-2x2-qkv", "lra-retrieval-mimoformer-4x4-curriculum"),
+    *("lra-listops-datamux-n2", "recall-mimoformer-2x2", "recall-datamux-n2-slots"),
+    *("recall-performer-paper", "induction-transformer", "induction-mimoformer-2x2-dpfp-paper"),
+)
+
+
+def test_the_representatives_are_of_every_kind():
+    kinds = {load_recipe(name).kind for name in REPRESENTATIVES}
+    assert kinds == set(MODELS)
+    families = {name.split("-")[0] for name in recipe_names()}
+    assert {name.split("-")[0] for name in REPRESENTATIVES} == families
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_recipes_of_every_kind_run_two_steps(name, tmp_path, monkeypatch):
     recipe = shrunk(load_recipe(name))
     monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     result = run_recipe(recipe, tmp_path / "run")
@@ -74,9 +99,7 @@ def test_every_recipe_runs_two_steps(name, tmp_path, monkeypatch):
     model = mn.load(tmp_path / "run" / "model")
     assert model.config == recipe.model
     assert read_run(tmp_path / "run") == recipe
-    for mode, found in result.final.items():
-        assert 1 <= mode <= model.num_streams
-        assert 0 <= found["accuracy"] <= 1
+    assert (result.final, result.keep) == ({}, "last")  # the stand-in holds nothing out
 
 
 def test_images_that_are_not_standardised_lie_between_0_and_1():
@@ -117,11 +140,27 @@ def test_dynamic_recipes_train_slow_and_fast_and_measure_the_rest(tmp_path, monk
     assert mn.layers.untrained_modes(model) == []
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_has_a_taste(name):
-    recipe = taste(load_recipe(name))
-    assert recipe.train.steps == 20
-    assert recipe.data.limit <= 2000
+def test_every_recipe_has_a_taste_that_a_laptop_can_run():
+    """A taste keeps the method and shrinks what takes time: parameters times inputs in all."""
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        small = taste(recipe)
+        with torch.device("meta"):
+            whole, little = (model_class_for(r.model)(r.model) for r in (recipe, small))
+        streams = little.num_streams if small.train.per_stream else 1
+        inputs = small.train.steps * small.train.batch_size * streams
+        assert inputs * sum(p.numel() for p in little.parameters()) < 5e10, name
+        assert little.num_streams == whole.num_streams, name
+        assert small.train.mode_shares(whole.num_streams) == recipe.train.mode_shares(
+            whole.num_streams
+        ), name
+        assert small.data.name == recipe.data.name, name
+        assert small.data.limit <= 2000, name
+
+
+def test_a_taste_runs(tmp_path):
+    recipe = taste(load_recipe("digits-mimoconv-dynamic"))
+    assert run_recipe(recipe, tmp_path / "run").steps == 20
 
 
 def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
@@ -148,4 +187,121 @@ def test_results_are_plain_json(tmp_path, monkeypatch):
     monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
     run_recipe(recipe, tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert set(result["final"]) == {"2"}
+    assert (result["final"], result["keep"]) == ({}, "last")
+    assert result["training"]["loss"] > 0
+
+
+class Untouchable:
+    """Data that nothing may be asked of."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"training asked the test data for {name}")
+
+    def __len__(self):
+        raise AssertionError("training asked for the number of test items")
+
+
+@pytest.mark.parametrize("holds_out", [False, True])
+def test_training_never_reads_the_test_data(tmp_path, monkeypatch, holds_out):
+    recipe = shrunk(load_recipe("digits-mimoconv-dynamic"))
+    recipe = replace(recipe, train=replace(recipe.train, steps=None, epochs=2, evaluate_every=1))
+    splits = stand_in(recipe)
+    validation = splits.test if holds_out else None
+    guarded = Splits(splits.train, validation, Untouchable())
+    monkeypatch.setattr(execute, "load_data", lambda config: guarded)
+    result = run_recipe(recipe, tmp_path / "run")
+    assert result.keep == ("best" if holds_out else "last")
+    assert (tmp_path / "run/best").exists() == holds_out
+    assert all(("validation" in row) == holds_out for row in result.history)
+
+
+def finished_run(folder, monkeypatch, *, holds_out=True, **settings):
+    recipe = shrunk(load_recipe("digits-mimoconv-n4"))
+    recipe = replace(recipe, train=replace(recipe.train, **settings))
+    splits = stand_in(recipe)
+    splits = Splits(splits.train, splits.test if holds_out else None, splits.test)
+    monkeypatch.setattr(execute, "load_data", lambda config: splits)
+    return recipe, run_recipe(recipe, folder)
+
+
+def test_what_is_measured_is_what_the_run_kept(tmp_path, monkeypatch):
+    for keep, wanted in ((None, "best"), ("best", "best"), ("last", "last")):
+        folder = tmp_path / str(keep)
+        _, result = finished_run(folder, monkeypatch, keep=keep)
+        assert choose_model(folder) == (wanted, result.model_dir)
+        assert choose_model(folder, "last") == ("last", folder / "model")
+        measured = measure_run(folder, "test", [4])
+        named = measure_run(folder, "test", [4], which=wanted, device="cpu")
+        assert measured == named
+    _, result = finished_run(tmp_path / "none", monkeypatch, holds_out=False)
+    assert choose_model(tmp_path / "none") == ("last", tmp_path / "none/model")
+    with pytest.raises(ValueError, match="kept no best model, as it had no validation data"):
+        measure_run(tmp_path / "none", "test", which="best")
+    with pytest.raises(ValueError, match="no model 'first': choose best or last"):
+        measure_run(tmp_path / "none", "test", which="first")
+
+
+def test_runs_of_version_0_1_0_are_measured_as_they_were(tmp_path, monkeypatch):
+    finished_run(tmp_path / "run", monkeypatch)
+    path = tmp_path / "run/result.json"
+    new = json.loads(path.read_text())
+    old = {name: new[name] for name in ("final", "steps", "skipped", "not_finite")}
+    path.write_text(json.dumps(old))
+    assert choose_model(tmp_path / "run")[0] == "last"
+    assert choose_model(tmp_path / "run", "best")[0] == "best"
+    assert measure_run(tmp_path / "run", "test", [4])[0][1].total == 17
+
+
+def test_an_interrupted_run_offers_its_best_model(tmp_path, monkeypatch):
+    finished_run(tmp_path / "run", monkeypatch)
+    shutil.rmtree(tmp_path / "run/model")
+    (tmp_path / "run/result.json").unlink()
+    with pytest.raises(ValueError, match="has not finished: resume it .*--which best"):
+        measure_run(tmp_path / "run", "test")
+    assert measure_run(tmp_path / "run", "test", [4], which="best")[0][1].total == 17
+    shutil.rmtree(tmp_path / "run/best")
+    with pytest.raises(ValueError, match="has not finished: .* it has no model yet"):
+        measure_run(tmp_path / "run", "test")
+
+
+def test_a_finished_run_comes_back_for_its_own_recipe_only(tmp_path, monkeypatch):
+    recipe, result = finished_run(tmp_path / "run", monkeypatch)
+    monkeypatch.setattr(execute, "load_data", None)  # nothing is loaded
+    again = run_recipe(recipe, tmp_path / "run", resume=True)
+    assert again == result
+    other = replace(recipe, train=replace(recipe.train, lr=0.01))
+    with pytest.raises(ValueError, match="was started with another recipe: .*train.lr"):
+        run_recipe(other, tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match="already holds a run"):
+        run_recipe(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "model: 3", "model: {kind: mimoconv}\ntrain: {}\ndata: [1]", "a: b: c"]
+)
+def test_a_damaged_recipe_gets_one_sentence(tmp_path, text):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ValueError, match="recipe.yaml") as error:
+        read_run(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_device_that_is_not_there_gets_one_sentence(tmp_path, monkeypatch):
+    finished_run(tmp_path / "run", monkeypatch)
+    for name, message in (("foo", "no kind of device 'foo'"), ("cuda:7", "no device 'cuda:7'")):
+        with pytest.raises(ValueError, match=message):
+            measure_run(tmp_path / "run", "test", device=name)
+
+
+def test_a_model_knows_its_inputs(tmp_path):
+    recipe = shrunk(load_recipe("digits-mimoconv-n4"))
+    batches = make_train_batches(recipe, stand_in(recipe))
+    spec = describe_inputs(recipe, batches)
+    raw = batches.data.images
+    found = torch.from_numpy(spec.prepare(raw.numpy()))
+    wanted = ImageBatches(batches.data, 64, statistics=batches.statistics)
+    assert torch.equal(found, next(iter(wanted))[0])
+    assert (spec.kind, spec.shape, spec.original) == ("image", (1, 8, 8), (8, 8))
+    recipe = shrunk(load_recipe("recall-transformer"))
+    spec = describe_inputs(recipe, make_train_batches(recipe, stand_in(recipe)))
+    assert (spec.kind, spec.shape, spec.vocab_size) == ("tokens", (24,), 20)

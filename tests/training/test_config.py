@@ -21,9 +21,9 @@ def test_every_mistake_is_named_at_once():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"steps": 0}, "steps=0 must be a whole number of at least 1, or null"),
+        ({"steps": 0}, "steps=0 must be an integer >= 1, or null"),
         ({"lr": 0.1, "start_lr": 0.2}, "start_lr=0.2 must be a number above 0 and at most 0.1"),
-        ({"warmup": 1.5}, "neither a share of the steps"),
+        ({"warmup": 1.5}, "neither a fraction of the steps"),
         ({"modes": {1: 0.5, 4: 0.4}}, "shares that add up to 1"),
         ({"modes": {0: 1.0}}, "numbers of active streams"),
         ({"fast_share": 1.1}, "at least 0 and at most 1"),

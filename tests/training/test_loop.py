@@ -78,7 +78,7 @@ def test_sequences_start_on_half_the_grid(tmp_path):
         return whole(tokens, mask, active_streams, grid)
 
     model.encode = spy
-    config = sequence_config(steps=4, curriculum=0.5)
+    config = sequence_config(steps=4, curriculum=0.5, slow_inputs="per-stream")
     train(model, TinySequences(4, 16), config, run_dir=tmp_path / "run")
     assert seen == [((1, 2), 4)] * 2 + [(None, 16)] * 2
 
@@ -166,7 +166,7 @@ def test_half_precision_trains(tmp_path):
 
 def test_averaged_weights_are_what_is_saved(tmp_path):
     model = tiny_conv()
-    config = tiny_config(epochs=3, ema=0.9)
+    config = tiny_config(epochs=3, ema=0.9, keep="last")
     result = train(
         model, TinyBatches(), config, run_dir=tmp_path / "run", validation=TinyBatches(2)
     )
@@ -243,7 +243,7 @@ def test_data_that_ends_early_is_noticed(tmp_path):
 
 def test_a_missing_extra_is_met_with_its_install_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning_fabric", None)
-    with pytest.raises(ValueError, match=r"pip install 'mimonets\[train\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '.\[train\]' in a clone"):
         train(tiny_conv(), TinyBatches(), tiny_config(), run_dir=tmp_path / "run")
 
 

@@ -17,7 +17,7 @@ class Screen(io.StringIO):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_shows_on_a_terminal_and_nowhere_else(tmp_path, monkeypatch, terminal):
+def test_a_terminal_shows_a_bar_and_a_file_gets_a_line_per_epoch(tmp_path, monkeypatch, terminal):
     screen = Screen(terminal)
     monkeypatch.setattr(sys, "stderr", screen)
     for name, value in (("TERM", "xterm"), ("COLUMNS", "120")):
@@ -30,4 +30,9 @@ def test_a_bar_shows_on_a_terminal_and_nowhere_else(tmp_path, monkeypatch, termi
         assert all(word in shown for word in ("step", "loss", "accuracy", "inputs/s"))
         assert "8/8" in shown
     else:
-        assert shown == ""
+        lines = shown.splitlines()
+        assert [line.split("  ")[:2] for line in lines] == [
+            ["epoch 1", "step 4/8"],
+            ["epoch 2", "step 8/8"],
+        ]
+        assert all(word in lines[0] for word in ("loss", "accuracy", "inputs/s"))

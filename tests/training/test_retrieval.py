@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from mimonets.training import TrainConfig, train
 from mimonets.training.batch import Batch
-from mimonets.training.schedule import plan_step
+from mimonets.training.step import plan_step
 from training.tiny import TinySequences, same_weights, sequence_config, tiny_datamux, tiny_former
 
 

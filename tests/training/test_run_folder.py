@@ -16,6 +16,7 @@ import yaml
 
 from mimonets._files import write_safely
 from mimonets.training import TrainingInterrupted, train
+from mimonets.training.identity import Identity
 from mimonets.training.run_folder import RunFolder
 from training import killed
 from training.tiny import (
@@ -155,7 +156,7 @@ def test_a_finished_run_can_be_asked_again(uninterrupted):
 
 def test_a_folder_that_holds_a_run_is_not_trained_into(uninterrupted, tmp_path):
     _, result = uninterrupted
-    with pytest.raises(ValueError, match="already holds a run: go on with it .*--resume"):
+    with pytest.raises(ValueError, match="already holds a run: resume it .*--resume"):
         killed.run(result.run_dir, resume=False)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is a file: a run is a folder"):
@@ -180,7 +181,7 @@ def test_another_format_and_a_damaged_file_get_one_clear_line(tmp_path):
     path = tmp_path / "run/checkpoints/last.pt"
     torch.save(torch.load(path, weights_only=True) | {"format_version": 99}, path)
     arguments = {"run_dir": tmp_path / "run", "resume": True}
-    with pytest.raises(ValueError, match="is of format version 99, and this mimonets goes on"):
+    with pytest.raises(ValueError, match="is of format version 99, and this mimonets resumes 1"):
         train(tiny_conv(), TinyBatches(), tiny_config(), **arguments)
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ValueError, match="cannot be read .*: it is damaged"):
@@ -195,7 +196,8 @@ def test_data_of_another_length_is_another_run(tmp_path):
 
 def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     run = RunFolder(tmp_path / "run")
-    run.open({}, resume=False)
+    run.open(Identity({}, {}), resume=False)
+    run.begin()
     run.save_checkpoint({"weights": torch.ones(10)})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))

@@ -8,9 +8,9 @@ from mimonets.training.schedule import (
     decay_groups,
     make_optimizer,
     make_scheduler,
-    plan_step,
     warmup_steps,
 )
+from mimonets.training.step import plan_step
 from training.tiny import sequence_config, tiny_config, tiny_conv, tiny_former
 
 
@@ -100,7 +100,7 @@ def test_frozen_keys_are_left_to_no_optimiser():
 
 def test_a_step_is_decided_by_seed_and_number():
     model = tiny_conv()
-    config = tiny_config(fast_share=0.7)
+    config = tiny_config(fast_share=0.7, slow_inputs="per-stream")
     plans = [plan_step(config, model, step, 2000) for step in range(2000)]
     assert plans == [plan_step(config, model, step, 2000) for step in range(2000)]
     assert plans != [
@@ -110,6 +110,8 @@ def test_a_step_is_decided_by_seed_and_number():
     assert share.keys() == {1, 2}
     assert share[2] / 2000 == pytest.approx(0.7, abs=0.03)
     assert {(plan.active_streams, plan.inputs) for plan in plans} == {(1, 4), (2, 8)}
+    whole = tiny_config(fast_share=0.7)
+    assert all(plan_step(whole, model, step, 2000).inputs == 8 for step in range(20))
     # Beta(1, 1) is uniform.
     assert sum(plan.share for plan in plans) / 2000 == pytest.approx(0.5, abs=0.03)
 

@@ -38,7 +38,7 @@ class Joined:
 
 def run(folder, kind, devices):
     times = 3 - devices  # one process takes the batches of two at once
-    settings = {"epochs": 3, "devices": devices}
+    settings = {"epochs": 3, "devices": devices, "keep": "last"}
     if kind == "former":
         config = sequence_config(batch_size=2 * times, **settings)
         model, batches, check = tiny_former(dropout=0.0), TinySequences(6), TinySequences(2)
@@ -46,7 +46,10 @@ def run(folder, kind, devices):
         config = sequence_config(batch_size=4 * times, retrieval=0.5, **settings)
         model, batches, check = tiny_datamux(dropout=0.0), TinySequences(6), TinySequences(2)
     else:
-        config = tiny_config(batch_size=4 * times, ema=0.9, fast_share=0.6, **settings)
+        slow_inputs = "per-stream" if kind == "conv-cut" else "all"
+        config = tiny_config(
+            batch_size=4 * times, ema=0.9, fast_share=0.6, slow_inputs=slow_inputs, **settings
+        )
         model, batches, check = tiny_conv(), TinyBatches(6), TinyBatches(2)
     joined = batches if times == 1 else Joined(batches, times)
     result = train(model, joined, config, run_dir=folder, validation=check)

@@ -12,11 +12,17 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="accuracy of a trained model in every mode",
-        description="Measure a run's final model on the test data: accuracy with its 95 % "
+        description="Measure a run's model on the test data: accuracy with its 95 % "
         "interval, by position in the group, calibration, and what the mode costs.",
     )
     parser.add_argument("folder", metavar="DIR", help="a run's folder")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test")
+    parser.add_argument(
+        "--which",
+        choices=("best", "last"),
+        help="which model: best on the validation data, or last (the one that the run kept)",
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, ... (cuda if there is one)")
     add_modes(parser)
     add_data(parser)
     add_json(parser)
@@ -24,17 +30,25 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Measure a run's final model in every mode."""
+    """Measure a run's model in every mode."""
     from mimonets.evaluation.report import accuracy_table
     from mimonets.recipes import data_settings
-    from mimonets.recipes.execute import measure_run, read_run
+    from mimonets.recipes.execute import choose_model, measure_run, read_run
 
-    data = data_settings(args.data_dir, read_run(args.folder).data.name)
-    measured = measure_run(args.folder, args.split, args.active_streams, data)
+    which, _ = choose_model(args.folder, args.which)
+    measured = measure_run(
+        args.folder,
+        args.split,
+        args.active_streams,
+        data_settings(args.data_dir, read_run(args.folder).data.name),
+        which=which,
+        device=args.device,
+    )
     if args.json:
         print_json(
             {
                 "folder": args.folder,
+                "model": which,
                 "split": args.split,
                 "modes": [
                     {**found.as_dict(), "macs_per_input": macs} for _, found, macs in measured
@@ -44,4 +58,6 @@ def run(args: Namespace) -> None:
         return
     found = {mode: accuracy for mode, accuracy, _ in measured}
     costs = {mode: macs for mode, _, macs in measured}
-    make_console().print(accuracy_table(f"{args.folder}, {args.split} data", found, costs))
+    make_console().print(
+        accuracy_table(f"{args.folder}, {which} model, {args.split} data", found, costs)
+    )

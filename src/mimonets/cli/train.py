@@ -1,9 +1,8 @@
 """``mimonets train``: train a recipe, once or with several seeds."""
 
-import json
-import shlex
 from argparse import Namespace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from mimonets._seeds import mean_and_deviation
@@ -17,7 +16,7 @@ def add_parser(subparsers: Any) -> None:
         "train",
         help="train a recipe",
         description="Train a recipe into a run folder: settings, environment, metrics, "
-        "checkpoints and the final model. Ctrl-C saves; --resume continues to the same weights.",
+        "checkpoints and the trained model. Ctrl-C saves; --resume continues to the same weights.",
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
     parser.add_argument(
@@ -51,39 +50,51 @@ def run(args: Namespace) -> None:
     if args.taste:
         recipe = taste(recipe)
     folder = Path(args.out or f"runs/{args.recipe}{'-taste' if args.taste else ''}")
-    results, rank = [], 0
+    results = []
     for number in range(args.seeds):
         seeded = recipe.with_seed(recipe.train.seed + number)
         run_dir = folder if args.seeds == 1 else folder / f"seed-{seeded.train.seed}"
-        finished = args.resume and (run_dir / "result.json").exists()
-        if not finished:
-            try:
-                rank = run_recipe(seeded, run_dir, resume=args.resume).rank
-            except TrainingDivergedError as error:
-                raise ValueError(str(error)) from error
-        results.append(json.loads((run_dir / "result.json").read_text(encoding="utf-8")))
-    if rank != 0:  # one of several processes: the first one speaks
+        try:
+            results.append(run_recipe(seeded, run_dir, resume=args.resume))
+        except TrainingDivergedError as error:
+            raise ValueError(str(error)) from error
+    if any(result.rank for result in results):  # one of several processes: the first one speaks
         return
-    summary = _summarise_seeds(results)
     if args.json:
-        print_json({"recipe": recipe.name, "folder": str(folder), "modes": summary})
+        print_json(
+            {
+                "recipe": recipe.name,
+                "folder": str(folder),
+                "training": [result.training for result in results],
+                "modes": _summarise_seeds(results),
+            }
+        )
         return
-    from mimonets.evaluation.report import seeds_table
+    console = make_console()
+    if results[0].final:
+        from mimonets.evaluation.report import seeds_table
 
-    make_console().print(seeds_table(recipe.name, summary))
-    first = folder if args.seeds == 1 else folder / f"seed-{recipe.train.seed}"
-    print(f"The model is in {first / 'model'}. Next: mimonets evaluate {shlex.quote(str(first))}")
+        console.print(seeds_table(recipe.name, _summarise_seeds(results)))
+    else:
+        for result in results:
+            loss, accuracy = result.training["loss"], result.training["accuracy"]
+            print(
+                f"{recipe.name}: loss {loss:.3f} and accuracy {accuracy:.1%} on the training data "
+                f"in the last epoch. Nothing else was measured: there is no validation data."
+            )
+    first = results[0]
+    print(f"The model is in {first.model_dir}. Next: mimonets evaluate {quote(str(first.run_dir))}")
 
 
-def _summarise_seeds(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and spread of the accuracy of each mode over the seeds."""
+def _summarise_seeds(results: list[Any]) -> list[dict[str, Any]]:
+    """Mean and spread of the validation accuracy of each mode over the seeds."""
     summary = []
-    for mode in results[0]["final"]:
-        accuracies = [result["final"][mode]["accuracy"] for result in results]
+    for mode in results[0].final:
+        accuracies = [result.final[mode]["accuracy"] for result in results]
         mean, deviation = mean_and_deviation(accuracies)
         summary.append(
             {
-                "active_streams": int(mode),
+                "active_streams": mode,
                 "accuracies": accuracies,
                 "mean": mean,
                 "deviation": deviation,

@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from mimonets.data.interface import IGNORED
+
 # n items   c channels   h, w height and width   t tokens
 
 
@@ -114,8 +116,6 @@ class SequenceSet:
             labels=self.labels[index],
         )
 
-
-IGNORED = -100  # a label that is not scored; the default of torch's cross entropy
 
 AnySet = TypeVar("AnySet", ImageSet, SequenceSet)
 

@@ -1,25 +1,18 @@
 """Race the modes of models against each other and against what one would run instead."""
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mimonets._memory import keep_freed_memory
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
-from mimonets.models import (
-    DataMUXConvConfig,
-    DataMUXFormerConfig,
-    ImageModel,
-    MIMOConvConfig,
-    MIMOFormerConfig,
-    PerformerConfig,
-    TransformerConfig,
-    WideResNetConfig,
-)
+from mimonets.models import MultipleInput, alternatives_of, name_of
 from mimonets.models.registry import model_class_for
 from mimonets.vsa import check_active_streams
 
@@ -36,6 +29,7 @@ class BenchSettings:
     memory_format: str = "contiguous_format"  # or channels_last
     device: str = "cpu"
     compile: bool = False  # through torch.compile
+    keep_memory: bool = True  # keep freed memory for the next pass, see mimonets._memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class BenchResult:
     settings: BenchSettings
     timings: list[Timing]
     modes: dict[str, int]  # contender -> active streams, for the modes of the models themselves
-    configs: dict[str, Any]  # contender -> config
+    networks: dict[str, Any]  # contender -> its config, or the model where there is none
     baselines: list[str]
     time_shares: dict[str, dict[str, float]]  # mode -> part -> share of the time
     peak_bytes: dict[str, int]  # contender -> memory of one pass beyond weights and inputs
@@ -85,7 +79,7 @@ class BenchResult:
 
 @torch.inference_mode()
 def bench(
-    configs: Any | Sequence[Any],
+    models: Any | Sequence[Any],
     modes: Sequence[int | None] | None = None,
     settings: BenchSettings | None = None,
     *,
@@ -93,33 +87,32 @@ def bench(
 ) -> BenchResult:
     """Time modes of one or more models against what one would run instead.
 
-    The weights are random: speed does not depend on them.
-
     Args:
-        configs: of the models, which must take the same inputs.
+        models: that take the same inputs: configs of ours, whose weights are then random, which
+            changes no speed; or anything that keeps to
+            :class:`~mimonets.models.MultipleInput`.
         modes: numbers of active streams, None for all that a model has; by default the divisors
             of each model's streams, or all up to four.
         settings: batch size, rounds and so on.
         after_round: called after each round, for a progress bar.
     """
     settings = settings or BenchSettings()
-    configs = configs if isinstance(configs, list | tuple) else [configs]
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    others = {
-        model_name(other): other
-        for config in configs
-        for other in single_input_alternatives(config)
-    }
+    if settings.keep_memory:
+        keep_freed_memory()
     entries: dict[str, tuple[nn.Module, int, Any]] = {}
-    for config in configs:
-        model = _place(model_class_for(config)(config), settings).eval()
+    others: dict[str, nn.Module] = {}
+    for network in models if isinstance(models, list | tuple) else [models]:
+        model = _build(network, settings)
         for wanted in modes or default_modes(model.num_streams):
             mode = check_active_streams(wanted, model.num_streams)
-            entries[f"{model_name(config)}, {mode} active"] = (model, mode, config)
+            entries[f"{name_of(model)}, {mode} active"] = (model, mode, _described(model))
+        for alternative in alternatives_of(model):
+            other = _build(alternative, settings)
+            others.setdefault(name_of(other), other)
     own = {name: mode for name, (_, mode, _) in entries.items()}
-    for name, other in others.items():
-        entries[name] = (_place(model_class_for(other)(other), settings).eval(), 1, other)
+    entries |= {name: (other, 1, _described(other)) for name, other in others.items()}
 
     inputs = _place(model.example_inputs(settings.batch_size), settings)
     contenders = [
@@ -133,20 +126,38 @@ def bench(
         settings=settings,
         timings=timings,
         modes=own,
-        configs={name: config for name, (_, _, config) in entries.items()},
+        networks={name: network for name, (_, _, network) in entries.items()},
         baselines=list(others),
         time_shares={
             name: time_shares(
                 entries[name][0], inputs, rounds=min(5, settings.rounds), active_streams=mode
             )
             for name, mode in own.items()
-            if isinstance(entries[name][0], ImageModel)  # the parts of others are in their blocks
+            if not getattr(entries[name][0], "cost_parts", ())  # those parts are inside the blocks
         },
         peak_bytes={
             name: peak_memory(partial(model, inputs, active_streams=mode))
             for name, (model, mode, _) in entries.items()
         },
     )
+
+
+def _build(network: Any, settings: BenchSettings) -> Any:
+    """Make the model of a config, or copy one, where and as it is to run."""
+    if isinstance(network, nn.Module):
+        if not isinstance(network, MultipleInput):
+            raise ValueError(
+                f"{type(network).__name__} cannot be timed: it needs num_streams, example_inputs("
+                f"batch_size), input_spec (None will do) and forward(x, active_streams=...)."
+            )
+        model: nn.Module = copy.deepcopy(network)
+    else:
+        model = model_class_for(network)(network)
+    return _place(model, settings).eval()
+
+
+def _described(model: Any) -> Any:
+    return getattr(model, "config", model)
 
 
 def default_modes(num_streams: int) -> list[int]:
@@ -157,47 +168,6 @@ def default_modes(num_streams: int) -> list[int]:
     """
     every = range(1, num_streams + 1)
     return [mode for mode in every if num_streams <= 4 or num_streams % mode == 0]
-
-
-def single_input_alternatives(config: Any) -> list[Any]:
-    """Configs of the networks to compare with: one stream, and no superposition at all."""
-    if isinstance(config, MIMOConvConfig):
-        names = ("depth", "width", "in_channels", "num_classes", "image_size")
-        plain = WideResNetConfig(**{name: getattr(config, name) for name in names})
-        return [replace(config, num_streams=1), plain] if config.num_streams > 1 else [plain]
-    if isinstance(config, DataMUXConvConfig):
-        return [replace(config, num_streams=1)] if config.num_streams > 1 else []
-    if isinstance(config, DataMUXFormerConfig):
-        return [_as(TransformerConfig, config)]
-    if isinstance(config, MIMOFormerConfig):
-        return [_as(PerformerConfig, config)]
-    return []
-
-
-def _as(kind: type[Any], config: Any) -> Any:
-    """Keep the settings that another kind of model has too."""
-    return kind(**{field.name: getattr(config, field.name) for field in fields(kind)})
-
-
-def model_name(config: Any) -> str:
-    """Name a model as the paper does.
-
-    >>> model_name(MIMOConvConfig(num_streams=4)), model_name(WideResNetConfig())
-    ('MIMOConv-28-10 (N=4)', 'WideResNet-28-10')
-    >>> model_name(MIMOFormerConfig(grid=(2, 2), superpose="attention+mlp"))
-    'MIMOFormer (2x2, attention+mlp)'
-    """
-    name = model_class_for(config).__name__
-    if isinstance(config, MIMOFormerConfig):
-        return f"{name} ({config.grid[0]}x{config.grid[1]}, {config.superpose})"
-    if isinstance(config, DataMUXFormerConfig):
-        return f"{name} (N={config.num_streams}, {config.demux})"
-    if isinstance(config, TransformerConfig):
-        return name
-    if isinstance(config, WideResNetConfig):
-        name = f"{name}-{config.depth}-{config.width}"
-    streams = getattr(config, "num_streams", None)
-    return name if streams is None else f"{name} (N={streams})"
 
 
 def _place(thing: Any, settings: BenchSettings) -> Any:

@@ -1,4 +1,8 @@
-"""What each kind of layer costs, from the shapes that go in and out."""
+"""What each kind of layer costs, from the shapes that go in and out.
+
+A table by type of layer: teach it another one with ``layer_macs.register``. Layers of others that
+are not in it are counted by PyTorch's operator counter.
+"""
 
 from functools import singledispatch
 from typing import NamedTuple
@@ -32,9 +36,40 @@ def layer_macs(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> 
     return Macs()
 
 
-@layer_macs.register
-def _(layer: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+def has_formula(layer: nn.Module) -> bool:
+    """Tell whether the table knows this type of layer.
+
+    >>> has_formula(nn.Linear(2, 3)), has_formula(nn.Bilinear(2, 3, 4))
+    (True, False)
+    """
+    return layer_macs.dispatch(type(layer)) is not layer_macs.dispatch(nn.Module)
+
+
+def is_known(layer: nn.Module) -> bool:
+    """Tell whether all that a layer computes itself is in the table: ours, and containers."""
+    home = type(layer).__module__
+    container = home == "torch.nn.modules.container"
+    return has_formula(layer) or container or home.startswith("mimonets.")
+
+
+def _convolution(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    assert isinstance(layer.weight, Tensor)
     return Macs(output.numel() * layer.weight[0].numel())
+
+
+for _conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+    layer_macs.register(_conv, _convolution)
+
+
+@layer_macs.register
+def _(layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    q, k, v = inputs[:3]
+    along = 1 if layer.batch_first and q.ndim == 3 else 0  # the axis of tokens
+    t, s = q.shape[along], k.shape[along]
+    count = q.numel() // (t * q.shape[-1])
+    dim = layer.embed_dim
+    projections = 2 * t * dim * dim + s * (k.shape[-1] + v.shape[-1]) * dim
+    return Macs(count * (projections + 2 * t * s * dim), count * layer.num_heads * t * s)
 
 
 @layer_macs.register
@@ -137,9 +172,29 @@ def _one_per_element(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tenso
     return Macs(elements=inputs[0].numel())
 
 
-for _norm in (nn.BatchNorm2d, StreamBatchNorm2d, nn.LayerNorm):
+def _nothing(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs()
+
+
+for _norm in (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, StreamBatchNorm2d),
+    *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+):
     layer_macs.register(_norm, _two_per_element)
-for _activation in (nn.ReLU, nn.PReLU, ShiftedReLU, nn.GELU, nn.Tanh):
+for _activation in (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, ShiftedReLU, nn.ELU, nn.SELU, nn.CELU),
+    *(nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardtanh, nn.Hardsigmoid),
+    *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softmax, nn.LogSoftmax),
+):
     layer_macs.register(_activation, _one_per_element)
-for _pooling in (nn.AdaptiveAvgPool2d, nn.MaxPool2d):
+for _pooling in (
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+):
     layer_macs.register(_pooling, _one_per_element)
+for _free in (
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.Embedding),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+):
+    layer_macs.register(_free, _nothing)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from mimonets.evaluation.layer_macs import layer_macs
-from mimonets.models import Model, SequenceModel
+from mimonets.evaluation.layer_macs import has_formula, is_known, layer_macs
+from mimonets.models import Model, cost_part_of
 from mimonets.models.registry import model_class_for
 from mimonets.vsa import check_active_streams
 
@@ -132,27 +132,27 @@ class _Clerk:
     """Books what every layer costs under its part while a model runs.
 
     A layer of a type that :func:`layer_macs` knows is counted by its formula. What else is
-    computed, by layers it does not know or between layers, is counted by PyTorch's operator
-    counter, unless the model is one of ours, where nothing else is.
+    computed, by layers of others that it does not know and between their layers, is counted by
+    PyTorch's operator counter.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        order = ("K/Q/V", "attention", "binding", "MLPs", "demultiplexing", "readout")
-        self.tally: dict[str, list[float]] = (
-            {part: [0, 0] for part in order} if isinstance(model, SequenceModel) else {}
-        )
+        first = getattr(model, "cost_parts", ())
+        self.tally: dict[str, list[float]] = {part: [0, 0] for part in first}
         self.model = model
-        self.counter = None if isinstance(model, Model) else FlopCounterMode(display=False)
+        unknown = any(not is_known(layer) for layer in model.modules())
+        self.counter = FlopCounterMode(display=False) if unknown else None
         self.known = 0.0  # operations inside layers that have a formula
         self.begun: list[tuple[float, float]] = []  # of the layers that run: total and known
 
     def __enter__(self) -> None:
         self.handles = []
         for name, layer in self.model.named_modules():
-            self.tally.setdefault(self.part_of(name), [0, 0])
+            part = cost_part_of(self.model, name) or "other"
+            self.tally.setdefault(part, [0, 0])
             self.handles += [
                 layer.register_forward_pre_hook(self._enter),
-                layer.register_forward_hook(partial(self._leave, self.part_of(name))),
+                layer.register_forward_hook(partial(self._leave, part)),
             ]
         if self.counter is not None:
             self.fast_path = torch.backends.mha.get_fastpath_enabled()
@@ -166,13 +166,6 @@ class _Clerk:
         for handle in self.handles:
             handle.remove()
 
-    def part_of(self, name: str) -> str:
-        """Name the part that a layer's cost is booked under."""
-        if isinstance(self.model, SequenceModel):
-            words = name.split(".")
-            return next((BLOCK_PARTS[word] for word in words if word in BLOCK_PARTS), "MLPs")
-        return name.partition(".")[0] or "other"
-
     def _total(self) -> float:
         return 0.0 if self.counter is None else self.counter.get_total_flops() / 2
 
@@ -183,22 +176,9 @@ class _Clerk:
         total, known = self.begun.pop()
         spent, explained = self._total() - total, self.known - known
         macs = layer_macs(layer, inputs, output)
-        has_formula = layer_macs.dispatch(type(layer)) is not layer_macs.dispatch(nn.Module)
-        products = macs.products if has_formula else spent - explained
+        products = macs.products if has_formula(layer) else spent - explained
         self.known = known + spent
         self.tally[part][0] += products
         self.tally[part][1] += macs.elements
         if macs.binding:
             self.tally.setdefault("binding", [0, 0])[1] += macs.binding
-
-
-# Where the layers of a sequence model stand in the paper's table.
-BLOCK_PARTS = {
-    "norm1": "K/Q/V",
-    "to_q": "K/Q/V",
-    "to_kv": "K/Q/V",
-    "attention": "attention",
-    "out": "attention",
-    "demultiplexing": "demultiplexing",
-    "readout": "readout",
-}

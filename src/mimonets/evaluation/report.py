@@ -10,7 +10,6 @@ from mimonets._figure import new_axes, save_figure
 from mimonets.evaluation.accuracy import ModeAccuracy
 from mimonets.evaluation.bench import BenchResult
 from mimonets.evaluation.macs import Cost
-from mimonets.models import MIMOConvConfig
 
 CONVENTIONS = {
     "paper": "the paper's count: normalisation 2, activation and pooling 1 per element",
@@ -139,9 +138,9 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
         rate = result.timing(base).inputs_per_second
         axes.axhline(rate, color="tab:gray", linestyle=style, label=base)
     ticks = sorted(set(result.modes.values()))
-    if isinstance(result.configs[next(iter(result.modes))], MIMOConvConfig) and result.baselines:
-        first = result.timing(result.baselines[0]).inputs_per_second
-        ideal = [first * mode for mode in ticks]
+    one_stream = _one_stream(result)
+    if one_stream is not None:
+        ideal = [result.timing(one_stream).inputs_per_second * mode for mode in ticks]
         axes.plot(ticks, ideal, color="tab:orange", alpha=0.6, label="ideal: N times one stream")
     for model in dict.fromkeys(name.rpartition(", ")[0] for name in result.modes):
         points = sorted(
@@ -162,3 +161,9 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
     return save_figure(figure, path)
+
+
+def _one_stream(result: BenchResult) -> str | None:
+    """Find the baseline that is the first model itself with one stream, if there is one."""
+    kind = type(result.networks[next(iter(result.modes))])
+    return next((base for base in result.baselines if type(result.networks[base]) is kind), None)

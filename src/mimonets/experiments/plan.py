@@ -2,7 +2,8 @@
 
 A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
-number of active streams. ``averages`` are over all trials whose titles begin with ``over``.
+number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
+the same seed, teaches. ``averages`` are over all trials whose titles begin with ``over``.
 """
 
 from collections.abc import Mapping
@@ -17,16 +18,20 @@ import yaml
 from mimonets._config import did_you_mean
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.families import former_names
+from mimonets.recipes.loader import shorten
 
-PLAN_KEYS = (
-    *("source", "title", "effort", "order", "needs_gpu", "axis"),
-    *("templates", "shared", "trials", "averages"),  # templates: anchors for YAML's <<
-)
-TRIAL_KEYS = (
-    *("title", "recipe", "set", "seeds", "modes", "paper"),
-    *("group", "our_recipe", "scaled_down", "note"),
-)
-AVERAGE_KEYS = ("title", "over", "paper", "note")
+# What may stand in a plan, and of which type it is.
+Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]
+PLAN_KEYS: Keys = {
+    **{"source": str, "title": str, "effort": str, "order": int, "needs_gpu": bool, "axis": str},
+    **{"trials": list, "averages": list},
+    **{"shared": dict, "templates": list},  # templates: anchors for YAML's <<
+}
+TRIAL_KEYS: Keys = {
+    **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
+    **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str, "teacher": str},
+}
+AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
 
 Value = tuple[float, float | None]  # mean and deviation
 
@@ -46,6 +51,7 @@ class Trial:
     our_recipe: bool = False  # not the paper's recipe
     scaled_down: bool = False
     note: str = ""
+    teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
 
     @cached_property
     def modes(self) -> tuple[int, ...]:
@@ -65,6 +71,8 @@ class Trial:
     def command(self) -> str:
         """Say how to train it by hand."""
         changes = "".join(f" --set {setting}" for setting in self.settings)
+        if self.teacher:
+            changes += f" --set train.teacher=runs/reproduce/{self.teacher}/seed-0/model"
         seeds = f" --seeds {len(self.seeds)}" if len(self.seeds) > 1 else ""
         return f"mimonets train {self.recipe}{changes}{seeds}"
 
@@ -82,6 +90,7 @@ class Trial:
         return replace(
             self,
             name=f"{self.name},scale={factor:g}",
+            teacher=self.teacher and f"{self.teacher},scale={factor:g}",
             settings=(*self.settings, *settings),
             scaled_down=True,
         )
@@ -144,8 +153,8 @@ def _load(name: str, text: str) -> Plan:
     where = f"The plan {name}"
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{where} is no YAML: {' '.join(str(error).split())}.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is no YAML: {shorten(str(error), 200)}.") from None
     _check(where, content, PLAN_KEYS, ("source", "title", "effort", "trials"))
     shared = content.get("shared", {})
     _check(f"{where}, shared", shared, TRIAL_KEYS)
@@ -156,49 +165,76 @@ def _load(name: str, text: str) -> Plan:
         _check(f"{where}, average {number}", average, AVERAGE_KEYS, ("title", "over"))
     return Plan(
         name=name,
-        **{key: content[key] for key in PLAN_KEYS[:6] if key in content},
-        trials=tuple(_trial({**shared, **trial}) for trial in trials),
+        **{key: content[key] for key in tuple(PLAN_KEYS)[:6] if key in content},
+        trials=tuple(_trial(where, {**shared, **trial}) for trial in trials),
         averages=tuple(
-            Average(**{**one, "paper": _value(one["paper"]) if "paper" in one else None})
+            Average(**{**one, "paper": _value(where, one["paper"]) if "paper" in one else None})
             for one in averages
         ),
     )
 
 
-def _check(
-    where: str, content: object, known: tuple[str, ...], needed: tuple[str, ...] = ()
-) -> None:
-    """Refuse keys that nothing reads, and name those that are missing."""
+def _check(where: str, content: object, known: Keys, needed: tuple[str, ...] = ()) -> None:
+    """Refuse keys that nothing reads and values of another type; name keys that are missing."""
     if not isinstance(content, dict):
         raise ValueError(f"{where} must hold keys and values: {', '.join(known)}.")
     problems = [
         f"unknown key {key!r}{did_you_mean(str(key), known)}" for key in content if key not in known
     ]
     problems += [f"{key!r} is missing" for key in needed if key not in content]
+    problems += [
+        f"{key!r} must be of type {' or '.join(one.__name__ for one in _types(known[key]))}, not "
+        f"{shorten(repr(value), 40)}"
+        for key, value in content.items()
+        if key in known
+        and (not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is int))
+    ]
     if problems:
         raise ValueError(f"{where}: {'; '.join(problems)}.")
 
 
-def _trial(content: Mapping[str, Any]) -> Trial:
+def _types(known: type[Any] | tuple[type[Any], ...]) -> tuple[type[Any], ...]:
+    return known if isinstance(known, tuple) else (known,)
+
+
+def _trial(where: str, content: Mapping[str, Any]) -> Trial:
+    modes, papers = content.get("modes"), content.get("paper", {})
+    if not all(isinstance(mode, int) and mode >= 1 for mode in (*(modes or ()), *papers)):
+        raise ValueError(
+            f"{where}, {content['title']}: modes and keys of paper must be numbers of active "
+            f"streams, such as paper: {{4: 90}}."
+        )
     settings = tuple(f"{name}={_written(value)}" for name, value in content.get("set", {}).items())
     changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
+    changes += ",taught" if "teacher" in content else ""
     return Trial(
         name=content["recipe"] + changes,
         title=content["title"],
         recipe=content["recipe"],
         settings=settings,
         seeds=tuple(range(content.get("seeds", 1))),
-        only_modes=tuple(content["modes"]) if "modes" in content else None,
-        paper={int(mode): _value(value) for mode, value in content.get("paper", {}).items()},
+        only_modes=None if modes is None else tuple(modes),
+        paper={mode: _value(where, value) for mode, value in papers.items()},
         group=content.get("group", ""),
         our_recipe=content.get("our_recipe", False),
         scaled_down=content.get("scaled_down", False),
         note=content.get("note", ""),
+        teacher=content.get("teacher", ""),
     )
 
 
-def _value(written: float | list[float]) -> Value:
-    return (written[0], written[1]) if isinstance(written, list) else (written, None)
+def _value(where: str, written: float | list[float]) -> Value:
+    pair = written if isinstance(written, list) else [written, None]
+    if (
+        len(pair) != 2
+        or not isinstance(pair[0], int | float)
+        or not isinstance(pair[1], int | float | None)
+    ):
+        raise ValueError(
+            f"{where}: a value of the paper is a mean or [mean, deviation], not "
+            f"{shorten(repr(written), 40)}."
+        )
+    return pair[0], pair[1]
 
 
 def _written(value: object) -> str:

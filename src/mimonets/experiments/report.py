@@ -83,7 +83,7 @@ def status(experiment: Experiment, results: Path) -> str:
         return "not run: needs a GPU" if experiment.needs_gpu else "not run"
     try:
         return count_verdicts(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{path} cannot be read: delete it, or run this again"
 
 

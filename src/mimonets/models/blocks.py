@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(config.dim)
         self.mlp = nn.Sequential(
             nn.Linear(config.dim, config.hidden_dim),
-            nn.GELU(),
+            nn.ReLU() if config.activation == "relu" else nn.GELU(),
             nn.Dropout(config.dropout),
             nn.Linear(config.hidden_dim, config.dim),
         )

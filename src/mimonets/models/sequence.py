@@ -17,6 +17,7 @@ from mimonets.models.base import MAX_DEPTH, Model
 HeadName = Literal["classify", "pair", "next_token"]
 PoolingName = Literal["mean", "cls"]
 PositionName = Literal["learned", "fixed"]
+ActivationName = Literal["gelu", "relu"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class TransformerConfig(Config):
     head: HeadName = "classify"  # or pair: two documents, one answer; or next_token
     pooling: PoolingName = "mean"  # over real tokens, or an added CLS token
     positions: PositionName = "learned"  # or fixed: sines and cosines
+    # Checkpoints of 0.1.0 do not name their activation and have GELU: it must stay the default.
+    activation: ActivationName = "gelu"  # of the MLPs; the authors' LRA runs have relu
     embedding_std: float = 0.02  # of tokens and learned positions at the start
     causal: bool = False  # tokens see only what came before them
     dropout: float = 0.1
@@ -44,6 +47,7 @@ class TransformerConfig(Config):
         found += self._wrong_choice("head", get_args(HeadName))
         found += self._wrong_choice("pooling", get_args(PoolingName))
         found += self._wrong_choice("positions", get_args(PositionName))
+        found += self._wrong_choice("activation", get_args(ActivationName))
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
         if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:
@@ -141,13 +145,18 @@ class SequenceModel(Model):
         return next((COST_ROWS[word] for word in layer.split(".") if word in COST_ROWS), "MLPs")
 
     def check_tokens(self, tokens: Tensor, mask: Tensor | None) -> None:
-        """Refuse what is no batch of sequences for this model, and say what would be."""
+        """Refuse what is no batch of sequences for this model, and say what would be.
+
+        Values are looked at on the CPU only. On a GPU that would make the program wait for it; ids
+        outside the vocabulary trip the device-side assertion of PyTorch's embedding there. To find
+        out which, pass the same tokens to this method on the CPU.
+        """
         name, config = type(self).__name__, self.config
         wanted = "(batch, 2, tokens)" if config.head == "pair" else "(batch, tokens)"
         if tokens.ndim != wanted.count(",") + 1 or (tokens.ndim == 3 and tokens.shape[1] != 2):
             raise ValueError(f"{name} takes token ids {wanted}, but got {tuple(tokens.shape)}.")
         if tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise ValueError(f"Token ids are whole numbers, but got {tokens.dtype}: use .long().")
+            raise ValueError(f"Token ids must be integers, but got {tokens.dtype}: use .long().")
         if tokens.shape[0] == 0 or tokens.shape[-1] == 0:
             raise ValueError(
                 f"Token ids of shape {tuple(tokens.shape)} hold nothing to answer: "
@@ -159,8 +168,7 @@ class SequenceModel(Model):
                 f"{config.max_length}: cut them, or build the model with a larger max_length."
             )
         check_mask(mask, tuple(tokens.shape), wanted)
-        # A compiler cannot look at values; the embedding will complain in its own words there.
-        if not (tokens.is_meta or torch.compiler.is_compiling()):
+        if tokens.is_cpu and not torch.compiler.is_compiling():  # a compiler has no values either
             low, high = tokens.aminmax()
             if low < 0 or high >= config.vocab_size:
                 raise ValueError(
@@ -204,7 +212,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Embed (b, t) -> (b, t, e), with the mask that fits; one token more with CLS."""
-        x = self.tokens(tokens)
+        x = self.tokens(tokens.long())  # ids may come as uint8 or any other integers
         if self.positions is None:
             position = sinusoids(x.shape[-2], x.shape[-1], x.device).to(x.dtype)
         else:

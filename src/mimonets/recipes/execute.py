@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
+from mimonets._device import choose_device
+from mimonets._inputs import InputSpec
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
@@ -17,25 +18,65 @@ from mimonets.models import Model, load
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train
+from mimonets.training.identity import Identity
+from mimonets.training.run_folder import RunFolder, read_recipe
 from mimonets.vsa import check_active_streams
 
 
 def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> TrainResult:
     """Load the data, make the model and train it into ``run_dir``.
 
-    The validation split is measured while training; where there is none, the test split.
+    The validation split, where there is one, is measured while training. The test split is not
+    touched: :func:`measure_run` reads it, once, at the end. A finished run is not trained again:
+    with ``resume`` its result comes back, if it is the result of this recipe.
     """
+    model = make_model(recipe)
+    sections = {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "data": recipe.data,
+        "augment": recipe.augment,
+    }
+    run = RunFolder(run_dir, writes=False)
+    run.check(Identity.of(model, recipe.train, sections), resume=resume)
+    finished = run.result() if resume else None
+    if finished is not None:
+        return finished
     splits = load_data(recipe.data)
     train_batches = make_train_batches(recipe, splits)
-    held_out = splits.validation if splits.validation is not None else splits.test
+    setattr(model, "input_spec", describe_inputs(recipe, train_batches))  # noqa: B010
     return train(
-        make_model(recipe),
+        model,
         train_batches,
         recipe.train,
         run_dir=run_dir,
-        validation=make_batches(held_out, train_batches),
+        validation=None
+        if splits.validation is None
+        else make_batches(splits.validation, train_batches),
         resume=resume,
-        recipe=recipe.as_dict(),
+        recipe=sections,
+    )
+
+
+def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> InputSpec:
+    """Say what the model takes and how raw data becomes it, for whoever gets its weights."""
+    data = batches.data
+    labels = getattr(data, "labels_of_classes", None)
+    if isinstance(batches, SequenceBatches):
+        pair = (2,) if batches.data.is_pairs else ()
+        shape = (*pair, recipe.model.max_length)
+        return InputSpec(
+            kind="tokens", shape=shape, labels=labels, vocab_size=recipe.model.vocab_size
+        )
+    mean, deviation = (tuple(value.tolist()) for value in batches.statistics)
+    return InputSpec(
+        kind="image",
+        shape=batches.data.shape,
+        mean=mean,
+        deviation=deviation,
+        crop=recipe.data.crop,
+        original=None if recipe.data.crop else batches.data.shape[1:],
+        labels=labels,
     )
 
 
@@ -90,12 +131,16 @@ def taste(recipe: Recipe) -> Recipe:
 
 def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read the recipe that a run was made with."""
-    path = Path(folder) / "recipe.yaml"
-    if not path.is_file():
-        raise ValueError(f"{folder} holds no recipe.yaml: is it the folder of a run?")
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found = read_recipe(Path(folder))
     settings = {section: found[section] for section in SECTIONS if found.get(section) is not None}
-    return make_recipe(found["name"], found["summary"], settings, overrides)
+    wrong = [section for section, values in settings.items() if not isinstance(values, dict)]
+    if wrong:
+        raise ValueError(
+            f"{Path(folder) / 'recipe.yaml'} has no settings under {', '.join(wrong)}: it was "
+            f"damaged or edited."
+        )
+    name, summary = (str(found.get(key, "")) for key in ("name", "summary"))
+    return make_recipe(name or str(folder), summary, settings, overrides)
 
 
 def split_batches(recipe: Recipe, split: str) -> ImageBatches | SequenceBatches:
@@ -107,15 +152,52 @@ def split_batches(recipe: Recipe, split: str) -> ImageBatches | SequenceBatches:
     return make_batches(data, make_train_batches(recipe, splits))
 
 
+def choose_model(folder: str | Path, which: str | None = None) -> tuple[str, Path]:
+    """Find the model of a run to measure: best on the validation data, or last.
+
+    By default the one that the run kept (``train.keep``): the best where there was validation data
+    to choose by. Returns its name, best or last, and its folder.
+    """
+    folder = Path(folder)
+    models = {"best": folder / "best", "last": folder / "model"}
+    if which not in (None, *models):
+        raise ValueError(f"A run has no model {which!r}: choose best or last.")
+    read_recipe(folder)
+    result = RunFolder(folder, writes=False).result()
+    if which != "best" and not models["last"].is_dir():
+        so_far = (
+            "or measure the best model so far with --which best"
+            if models["best"].is_dir()
+            else "it has no model yet"
+        )
+        raise ValueError(f"The run in {folder} has not finished: resume it (--resume), {so_far}.")
+    chosen = which or ("last" if result is None else result.keep)
+    if not models[chosen].is_dir():
+        raise ValueError(
+            f"The run in {folder} kept no best model, as it had no validation data: choose last."
+        )
+    return chosen, models[chosen]
+
+
 def measure_run(
     folder: str | Path,
     split: str,
     modes: Sequence[int | None] | None = None,
     overrides: Sequence[str] = (),
+    *,
+    which: str | None = None,
+    device: str | torch.device | None = None,
 ) -> list[tuple[int, ModeAccuracy, float]]:
-    """Measure a run's final model: active streams, accuracy and MACs per input, mode by mode."""
+    """Measure a run's model: active streams, accuracy and MACs per input, mode by mode.
+
+    Args:
+        which: best or last; by default what the recipe says, see :func:`choose_model`.
+        device: by default a CUDA device if there is one.
+    """
+    chosen_device = choose_device(device)
     recipe = read_run(folder, overrides)
-    model = load(Path(folder) / "model")
+    _, path = choose_model(folder, which)
+    model = load(path, device=chosen_device)
     wanted = modes or default_modes(model.num_streams)
     chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
     found = evaluate(model, split_batches(recipe, split), chosen)

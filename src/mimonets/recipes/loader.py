@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
@@ -166,14 +166,20 @@ def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list
             )
             continue
         try:
-            settings.setdefault(section, {})[name] = yaml.safe_load(value)
+            settings.setdefault(section, {})[name] = _without_circles(yaml.safe_load(value))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            reason = getattr(error, "problem", None) or type(error).__name__
+            reason = getattr(error, "problem", None) or shorten(str(error) or "it is too deep")
             problems.append(
                 f"cannot read the value of {section}.{name}, {shorten(repr(value))}: {reason}; "
                 f"write it as in YAML, such as 2, 0.5, relu or [2, 2]"
             )
     return problems
+
+
+def _without_circles(value: Any) -> Any:
+    """Give the value back; raises ValueError if it holds itself, as YAML's ``&a [*a]`` does."""
+    json.dumps(value, default=str, skipkeys=True)
+    return value
 
 
 def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:
@@ -182,6 +188,9 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
     problems = _unknown("setting", settings, known, prefix=f"{section}.")
     good = {}
     for name in sorted(settings.keys() & set(known)):
+        if settings[name] is None and not _may_be_null(config_class, name):
+            problems.append(f"{section}.{name} has no value: write it as in {section}.{name}=VALUE")
+            continue
         try:
             _parser(section, config_class).parse_object({section: {name: settings[name]}})
             good[name] = settings[name]
@@ -202,8 +211,16 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
 
 def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> Any:
     """Let jsonargparse turn what YAML read into the types of the fields."""
+    for name, value in settings.items():
+        if value is None and not _may_be_null(config_class, name):  # jsonargparse lets it pass
+            raise ValueError(f"{section}: {name} has no value")
     parsed = _parser(section, config_class).parse_object({section: settings})[section]
     return config_class(**{name: parsed[name] for name in settings})
+
+
+def _may_be_null(config_class: type[Any], name: str) -> bool:
+    hint = get_type_hints(config_class).get(name)
+    return hint is None or type(None) in get_args(hint)
 
 
 def _parser(section: str, config_class: type[Any]) -> ArgumentParser:

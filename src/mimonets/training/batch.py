@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mimonets.evaluation.accuracy import IGNORED, Batches
+from mimonets.data.interface import IGNORED, Batches
 
 # b batch   t tokens
 
@@ -24,13 +24,26 @@ class Batch:
     share: float = 1.0  # how much of an input is its own; the rest is its partner's
 
     @classmethod
-    def of(cls, parts: tuple[Tensor, ...], device: torch.device, count: int) -> "Batch":
-        """Take the first ``count`` inputs of what a batches object yields to a device."""
-        inputs, *mask, labels = (part[:count].to(device, non_blocking=True) for part in parts)
+    def of(cls, parts: tuple[Tensor, ...], device: torch.device) -> "Batch":
+        """Take what a batches object yields to a device."""
+        inputs, *mask, labels = (part.to(device, non_blocking=True) for part in parts)
         return cls(inputs, labels, mask[0] if mask else None)
 
-    def mix(self, share: float) -> "Batch":
-        r"""Mix every input with another one of the batch.
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        """Keep some of the inputs."""
+        return replace(
+            self,
+            inputs=self.inputs[rows],
+            labels=self.labels[rows],
+            mask=None if self.mask is None else self.mask[rows],
+            mixed_in=None if self.mixed_in is None else self.mixed_in[rows],
+        )
+
+    def mix(self, share: float, seed: int, rows: slice = slice(None)) -> "Batch":
+        r"""Mix every input with another one of the batch, and keep the mixtures at ``rows``.
 
         .. math:: \tilde x_i = \lambda x_i + (1 - \lambda) x_{\pi(i)}
 
@@ -38,11 +51,12 @@ class Batch:
         inputs are grouped, so a group holds as many inputs as ever, each of them a mixture.
         """
         if share == 1.0:
-            return self
-        order = torch.randperm(len(self.inputs)).to(self.inputs.device)
+            return self[rows]
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self), generator=generator)[rows].to(self.inputs.device)
         return replace(
-            self,
-            inputs=torch.lerp(self.inputs[order], self.inputs, share),
+            self[rows],
+            inputs=torch.lerp(self.inputs[order], self.inputs[rows], share),
             mixed_in=self.labels[order],
             share=share,
         )
@@ -57,27 +71,37 @@ class Batch:
         """Cut into at most ``parts`` pieces of whole groups, for gradient accumulation."""
         if parts == 1:
             return [self]
-        groups = -(-len(self.inputs) // group)
+        groups = -(-len(self) // group)
         size = -(-groups // parts) * group
-        return [
-            replace(
-                self,
-                inputs=self.inputs[start : start + size],
-                labels=self.labels[start : start + size],
-                mask=None if self.mask is None else self.mask[start : start + size],
-                mixed_in=None if self.mixed_in is None else self.mixed_in[start : start + size],
-            )
-            for start in range(0, len(self.inputs), size)
-        ]
+        return [self[start : start + size] for start in range(0, len(self), size)]
 
     @property
-    def scored(self) -> int:
-        """How many answers count: inputs, or tokens that have a label."""
-        return len(self.labels) if self.labels.ndim == 1 else int((self.labels != IGNORED).sum())
+    def scored(self) -> Tensor:
+        """How many answers count: inputs, or tokens that have a label. Stays on the device."""
+        if self.labels.ndim == 1:
+            return torch.full((), float(len(self.labels)), device=self.labels.device)
+        return (self.labels != IGNORED).sum().float()
 
     def arguments(self) -> dict[str, Any]:
         """Give what a model takes beside the inputs."""
         return {} if self.mask is None else {"mask": self.mask}
+
+
+def gather(fabric: Any, batch: Batch, *, even: bool) -> Batch:
+    """Put the images of all processes together, in the order of their ranks.
+
+    ``even`` promises that every process brings as many; else they tell each other first.
+    """
+    counts = [len(batch)] * fabric.world_size
+    if not even:
+        counts = fabric.all_gather(torch.tensor(len(batch), device=fabric.device)).tolist()
+
+    def collect(part: Tensor) -> Tensor:
+        padding = part.new_zeros((max(counts) - len(part), *part.shape[1:]))
+        everything = fabric.all_gather(torch.cat([part, padding]))
+        return torch.cat([rows[:count] for rows, count in zip(everything, counts, strict=True)])
+
+    return Batch(collect(batch.inputs), collect(batch.labels))
 
 
 def shard(batches: Batches, rank: int, world_size: int) -> Batches:

@@ -10,6 +10,9 @@ OptimizerName = Literal["sgd", "adamw"]
 ScheduleName = Literal["onecycle", "linear-onecycle", "warmup", "constant"]
 LossName = Literal["cross_entropy", "squared_error"]
 PrecisionName = Literal["32", "bf16"]
+SlowInputs = Literal["all", "per-stream"]
+MatmulPrecision = Literal["highest", "high", "medium"]
+KeptModel = Literal["best", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +28,7 @@ class TrainConfig(Config):
     # How long, and how much at a time
     epochs: int = 1200  # 50 for MNIST, 200 for SVHN
     steps: int | None = None  # so many optimiser steps instead, as the paper says it for LRA
-    batch_size: int = 128  # inputs per stream: so many superpositions traverse the trunk
+    batch_size: int = 128  # superpositions per step; a batch has batch_size x num_streams inputs
     per_stream: bool = True  # False: batch_size counts all inputs of a step, as on LRA
 
     # What is minimised
@@ -35,13 +38,21 @@ class TrainConfig(Config):
     isometry: float = 1e-4  # gamma: weight of the isometry penalty, where the model has one
     key_penalty: float = 0.1  # mu: weight of the stream-key penalty, where the model has one
 
+    # What a teacher adds, see training/distillation.py
+    teacher: str | None = None  # folder of a trained network, or "slow": this one's own slow mode
+    distill: float = 0.5  # weight of the teacher's answers; the labels have the rest
+    temperature: float = 4.0  # softens the answers of both
+    distill_features: float = 0.0  # weight of the distance between their features' similarities
+
     # Which mode a batch runs in
     fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
-    retrieval: float = 0.0  # share of the steps that first name the inputs' tokens, as in DataMUX
-    curriculum: float = 0.0  # share of the steps on half the grid first; 1/6 for a grid of 4 x 4
-    exact: float = 0.0  # share of the steps, the first, with softmax attention in place of features
-    solo: float = 0.0  # share of the steps, the next, with every input alone in its stream
+    slow_inputs: SlowInputs = "all"  # of a batch; per-stream: mode A uses batch_size x A of them
+    retrieval: float = 0.0  # fraction of training, at its start, that names tokens, as in DataMUX
+    curriculum: float = 0.0  # fraction of training, at its start, on half the grid; 1/6 for 4 x 4
+    stream_curriculum: float = 0.0  # fraction of training, at its start, with 1, 2, 4 ... active
+    exact: float = 0.0  # fraction of training, at its start, that uses softmax attention
+    solo: float = 0.0  # fraction of training, after exact, with every input alone in its stream
 
     # The optimiser and its schedule
     optimizer: OptimizerName = "sgd"
@@ -49,12 +60,13 @@ class TrainConfig(Config):
     lr: float = 0.2  # the highest learning rate
     start_lr: float | None = None  # at the first step; None: lr / 25, the paper's 0.008
     final_lr: float | None = None  # at the last step; None: lr / 10000, the paper's 2e-5
-    warmup: float = 0.3  # until lr is reached: a share of the steps if below 1, else steps
+    warmup: float = 0.3  # until lr is reached: a fraction of the steps if below 1, else steps
     momentum: tuple[float, float] = (0.95, 0.85)  # at the lowest and at the highest rate
     cycle_momentum: bool = True  # with onecycle; AdamW cycles its first beta. False: keep still
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     epsilon: float = 1e-6  # of AdamW
     weight_decay: float = 1e-5  # never on activations, stream keys and unbinding matrices
+    cross_decay: float | None = None  # between tied lanes; None: like the other weights
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
     # What keeps it stable
@@ -71,9 +83,13 @@ class TrainConfig(Config):
     devices: int = 1  # processes on this machine, each with a batch of its own
     num_nodes: int = 1  # machines
     threads: int | None = None  # CPU threads; None: as many as PyTorch chooses
+    matmul_precision: MatmulPrecision = "high"  # on CUDA: TF32; highest: full float32
+    cudnn_benchmark: bool = True  # on CUDA: time the convolution algorithms, use the fastest
+    channels_last: bool = True  # on CUDA: how images and convolutions lie in memory
     seed: int = 0  # decides modes, mixing and dropout, step by step
 
     # What is written down
+    keep: KeptModel | None = None  # the model to measure; None: best if there is validation data
     checkpoint_every: int | None = None  # steps; besides every epoch's end
     checkpoint_seconds: float = 600.0  # and after this time
     evaluate_every: int = 1  # epochs; 0: only at the end
@@ -105,8 +121,13 @@ class TrainConfig(Config):
 
     @property
     def warm_ups(self) -> dict[str, float]:
-        """Shares of the steps that run in a simpler way first, in this order."""
+        """Fractions of the steps that run in a simpler way first, in this order."""
         return {"retrieval": self.retrieval, "exact": self.exact, "solo": self.solo}
+
+    def cuts_batches(self, num_streams: int) -> bool:
+        """Whether ``slow_inputs`` makes a difference: some mode has fewer than all streams."""
+        smaller = any(mode < num_streams for mode in self.mode_shares(num_streams))
+        return self.per_stream and (smaller or self.curriculum + self.stream_curriculum > 0)
 
     def mode_shares(self, num_streams: int) -> dict[int, float]:
         """Share of the batches that each number of active streams gets.
@@ -136,12 +157,16 @@ class TrainConfig(Config):
             ("schedule", ScheduleName),
             ("loss", LossName),
             ("precision", PrecisionName),
+            ("slow_inputs", SlowInputs),
+            ("matmul_precision", MatmulPrecision),
         ):
             found += self._wrong_choice(name, get_args(choices))
+        if self.keep is not None:
+            found += self._wrong_choice("keep", get_args(KeptModel))
         for name in ("steps", "threads", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not (is_whole(value) and value >= 1):
-                found.append(f"{name}={value!r} must be a whole number of at least 1, or null.")
+                found.append(f"{name}={value!r} must be an integer >= 1, or null.")
         found += self._wrong_numbers()
         found += self._wrong_pairs()
         return found
@@ -159,6 +184,11 @@ class TrainConfig(Config):
             "mixup": (from_, 0, below, float("inf")),
             "isometry": (from_, 0, below, float("inf")),
             "key_penalty": (from_, 0, below, float("inf")),
+            "distill": (from_, 0, to, 1),
+            "temperature": (above, 0, below, float("inf")),
+            "distill_features": (from_, 0, below, float("inf")),
+            "cross_decay": (from_, 0, below, float("inf")),
+            "stream_curriculum": (from_, 0, to, 1),
             "fast_share": (from_, 0, to, 1),
             "retrieval": (from_, 0, to, 1),
             "curriculum": (from_, 0, to, 1),
@@ -170,7 +200,7 @@ class TrainConfig(Config):
             "ema": (from_, 0, below, 1),
             "checkpoint_seconds": (above, 0, to, float("inf")),
         }
-        optional = {"start_lr", "final_lr", "grad_filter", "grad_clip", "ema"}
+        optional = {"start_lr", "final_lr", "grad_filter", "grad_clip", "ema", "cross_decay"}
         found = []
         for name, (low_word, low, high_word, high) in limits.items():
             value = getattr(self, name)
@@ -185,8 +215,8 @@ class TrainConfig(Config):
                 found.append(f"{name}={value!r} must be a number {low_word} {low}{top}.")
         if _is_number(self.warmup) and self.warmup >= 1 and self.warmup != int(self.warmup):
             found.append(
-                f"warmup={self.warmup!r} is neither a share of the steps (below 1) nor a whole "
-                f"number of steps."
+                f"warmup={self.warmup!r} is neither a fraction of the steps (below 1) nor an "
+                f"integer number of steps."
             )
         return found
 
@@ -195,7 +225,7 @@ class TrainConfig(Config):
         shares = self.warm_ups
         if all(map(_is_number, shares.values())) and sum(shares.values()) > 1:
             written = ", ".join(f"{name}={share:g}" for name, share in shares.items() if share)
-            found.append(f"{written} are shares of the same steps, and add up to more than 1.")
+            found.append(f"{written} are fractions of the same steps, and add up to more than 1.")
         for name in ("momentum", "betas"):
             pair = getattr(self, name)
             if not (

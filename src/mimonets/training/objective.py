@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.evaluation.accuracy import IGNORED
+from mimonets.data.interface import IGNORED
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 
@@ -24,17 +24,22 @@ def task_loss(logits: Tensor, batch: Batch, config: TrainConfig) -> Tensor:
 
 
 def _score(logits: Tensor, labels: Tensor, config: TrainConfig) -> Tensor:
-    logits, labels = logits.flatten(0, -2), labels.flatten()
     if config.loss == "cross_entropy":
         return F.cross_entropy(
-            logits, labels, ignore_index=IGNORED, label_smoothing=config.label_smoothing
+            logits.flatten(0, -2),
+            labels.flatten(),
+            ignore_index=IGNORED,
+            label_smoothing=config.label_smoothing,
         )
-    scored = labels != IGNORED
-    wanted = F.one_hot(labels[scored], logits.shape[-1]).to(logits.dtype)
+    wanted = F.one_hot(labels.clamp_min(0), logits.shape[-1]).to(logits.dtype)
     wanted = torch.lerp(
         wanted, torch.full_like(wanted, 1 / wanted.shape[-1]), config.label_smoothing
     )
-    return F.mse_loss(logits[scored], 2 * wanted - 1)
+    if labels.ndim == 1:
+        return F.mse_loss(logits, 2 * wanted - 1)
+    scored = labels != IGNORED  # counted on the device: no step waits for the number
+    errors = F.mse_loss(logits, 2 * wanted - 1, reduction="none").mean(dim=-1)
+    return (errors * scored).sum() / scored.sum()
 
 
 def penalty(model: nn.Module, config: TrainConfig) -> Tensor | float:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -56,13 +57,15 @@ def listening_for_stop() -> Iterator[StopRequest]:
 
 
 class Bar:
-    """A progress bar with loss, accuracy, inputs per second and time left; only on a terminal."""
+    """A bar with loss, accuracy, inputs per second and time left; a line per epoch elsewhere."""
 
     refresh_seconds = 0.5  # reading the loss waits for the device, so not at every step
 
     def __init__(self, done: int, total: int, *, show: bool) -> None:
         console = Console(file=sys.stderr)
         self._shown = show and console.is_terminal
+        self._writes_lines = show and not console.is_terminal
+        self._total = total
         self._progress = Progress(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(),
@@ -81,8 +84,13 @@ class Bar:
     def show(self, step: int, loss: float, accuracy: float, speed: float) -> None:
         """Show where training is."""
         self._next = time.monotonic() + self.refresh_seconds
-        numbers = f"loss {loss:.3f}  accuracy {accuracy:.1%}  {speed:,.0f} inputs/s"
-        self._progress.update(self._task, completed=step, numbers=numbers)
+        self._progress.update(self._task, completed=step, numbers=_numbers(loss, accuracy, speed))
+
+    def end_epoch(self, row: dict[str, Any]) -> None:
+        """Show the numbers of an epoch; where there is no terminal, as a line."""
+        self.show(row["step"], row["loss"], row["accuracy"], row["inputs_per_second"])
+        if self._writes_lines:
+            print(epoch_line(row, self._total), file=sys.stderr, flush=True)
 
     def __enter__(self) -> "Bar":
         self._progress.start()
@@ -90,3 +98,21 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+
+def epoch_line(row: dict[str, Any], total_steps: int) -> str:
+    """Write the numbers of an epoch as a line.
+
+    >>> row = {"epoch": 2, "step": 20, "loss": 0.5, "accuracy": 0.75, "inputs_per_second": 1000.0}
+    >>> epoch_line(row | {"validation": {"4": {"accuracy": 0.5}}}, 100)
+    'epoch 2  step 20/100  loss 0.500  accuracy 75.0%  1,000 inputs/s  validation 50.0% (4 active)'
+    """
+    found = row.get("validation", {})
+    measured = ", ".join(f"{one['accuracy']:.1%} ({mode} active)" for mode, one in found.items())
+    numbers = _numbers(row["loss"], row["accuracy"], row["inputs_per_second"])
+    line = f"epoch {row['epoch']}  step {row['step']}/{total_steps}  {numbers}"
+    return f"{line}  validation {measured}" if measured else line
+
+
+def _numbers(loss: float, accuracy: float, speed: float) -> str:
+    return f"loss {loss:.3f}  accuracy {accuracy:.1%}  {speed:,.0f} inputs/s"

@@ -1,34 +1,35 @@
-"""A run's folder: what was asked for, where it ran, what came out, and how to go on.
+"""A run's folder: what was asked for, where it ran, what came out, and how to resume.
 
 recipe.yaml            every setting, spelt out
 environment.json       command, versions and machine
 metrics.jsonl          one line per epoch
-checkpoints/last.pt    everything needed to go on
-best/                  the model with the best validation accuracy, for mimonets.load
-model/                 the final model, for mimonets.load
-result.json            what the final model can do
+checkpoints/last.pt    everything needed to resume
+best/                  the model with the best validation accuracy, if there is validation data
+model/                 the model after the last step
+result.json            what came out, and which of the two models to use
 tensorboard/           the metrics as curves, if tensorboardX is installed
 """
 
 import json
 import os
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from mimonets._files import write_safely, write_text
 from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, save
-from mimonets.training.config import TrainConfig
+from mimonets.training.identity import Identity
+from mimonets.training.lock import OURS, FolderLock
+from mimonets.training.result import TrainResult
 
 FORMAT_VERSION = 1
-
-# Settings that change how a run goes on, not what comes out of it.
-FREE_SETTINGS = {"threads", "checkpoint_every", "checkpoint_seconds"}
+WEIGHTS_FILE = "model.safetensors"
 
 
 class RunFolder:
@@ -37,6 +38,9 @@ class RunFolder:
     def __init__(self, folder: str | os.PathLike[str], *, writes: bool = True) -> None:
         self.folder = Path(folder)
         self.writes = writes
+        self._lock = FolderLock(self.folder)
+        self._identity: Identity | None = None  # until the run has begun
+        self._made = False
         self._curves: Any = None
 
     @property
@@ -44,39 +48,58 @@ class RunFolder:
         """Where the state of the run is kept."""
         return self.folder / "checkpoints" / "last.pt"
 
-    def open(self, recipe: dict[str, Any], *, resume: bool) -> None:
-        """Start a new run, or check that the one in the folder is the one to go on with."""
-        path = self.folder / "recipe.yaml"
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"{self.folder} is a file: a run is a folder, choose another name.")
-        if path.exists():
-            if not resume:
-                raise ValueError(
-                    f"{self.folder} already holds a run: go on with it (resume=True, --resume), "
-                    f"or choose another folder."
-                )
-            self._check_recipe(path, recipe)
-        elif resume and self.checkpoint.exists():
-            raise ValueError(f"{self.folder} holds a checkpoint but no {path.name}: not a run.")
+    @property
+    def _recipe(self) -> Path:
+        return self.folder / "recipe.yaml"
+
+    def open(self, identity: Identity, *, resume: bool) -> None:
+        """Take the folder for a new run, or for the one in it if that is the one to resume.
+
+        Nothing is written yet: :meth:`begin` does that after the first step.
+        """
         if not self.writes:
             return
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_text(self.folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
-            text = yaml.safe_dump(recipe, sort_keys=False)
-            write_text(path, text)
+        self.check(identity, resume=resume)
+        self._made = not self.folder.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._identity = identity
+        self._lock.acquire()
+        self.check(identity, resume=resume)  # again, now that nobody else can write
 
-    def _check_recipe(self, path: Path, wanted: dict[str, Any]) -> None:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        differing = [
-            name for name in _differences(found, wanted) if name.split(".")[-1] not in FREE_SETTINGS
-        ]
-        if differing:
-            more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
+    def check(self, identity: Identity, *, resume: bool) -> None:
+        """Refuse a folder that holds another run, or something that is no run."""
+        if not self.folder.exists():
+            return
+        if not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file: a run is a folder, choose another name.")
+        if self._recipe.exists():
+            if not resume:
+                raise ValueError(
+                    f"{self.folder} already holds a run: resume it (resume=True, --resume), "
+                    f"or choose another folder."
+                )
+            identity.check(read_recipe(self.folder), self.folder)
+            return
+        if self.checkpoint.exists():
+            raise ValueError(f"{self.folder} holds a checkpoint but no recipe.yaml: not a run.")
+        others = sorted({path.name for path in self.folder.iterdir()} - OURS)
+        if others:
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             raise ValueError(
-                f"The run in {self.folder} was started with another recipe: it differs in "
-                f"{', '.join(differing[:4])}{more}. Use the same settings, or another folder."
+                f"{self.folder} is no run and holds {', '.join(others[:3])}{more}: choose another "
+                f"folder, or an empty one."
             )
+
+    def begin(self) -> None:
+        """Write down what is trained, once it is known to work: after the first step."""
+        if not self.writes or self._identity is None:
+            return
+        settings, self._identity = self._identity.settings, None
+        self.checkpoint.parent.mkdir(exist_ok=True)
+        write_text(self._recipe, yaml.safe_dump(settings, sort_keys=False))
+        where = self.folder / "environment.json"
+        if not where.exists():
+            write_text(where, json.dumps(environment(), indent=2) + "\n")
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint by a newer one; whatever happens, one of the two is whole."""
@@ -98,28 +121,37 @@ class RunFolder:
         if not isinstance(state, dict) or state.get("format_version") != FORMAT_VERSION:
             found = state.get("format_version") if isinstance(state, dict) else None
             raise ValueError(
-                f"{self.checkpoint} is of format version {found}, and this mimonets goes on with "
+                f"{self.checkpoint} is of format version {found}, and this mimonets resumes "
                 f"{FORMAT_VERSION}: finish the run with the version that started it."
             )
         return state
 
     def history(self) -> list[dict[str, Any]]:
-        """Read the metrics that were written so far; a line that was cut short is left out."""
+        """Read the metrics that were written so far; a last line that was cut short is left out."""
         path = self.folder / "metrics.jsonl"
         if not path.exists():
             return []
+        lines = _read_text(path).splitlines()
         rows = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+                row = json.loads(line)
+                if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                    raise ValueError("no step in it")
+            except (ValueError, RecursionError) as error:
+                if number == len(lines) and isinstance(error, json.JSONDecodeError):
+                    break
+                raise ValueError(
+                    f"{path}, line {number} is no row of metrics: the file was damaged or edited."
+                ) from None
+            rows.append(row)
         return rows
 
     def rewind(self, step: int) -> list[dict[str, Any]]:
         """Drop metrics of later steps than the checkpoint's: they are about to be made again."""
-        rows = [row for row in self.history() if row["step"] <= step]
-        if self.writes:
+        written = self.history()
+        rows = [row for row in written if row["step"] <= step]
+        if self.writes and (self.folder / "metrics.jsonl").exists():
             text = "".join(json.dumps(row) + "\n" for row in rows)
             write_text(self.folder / "metrics.jsonl", text)
         return rows
@@ -136,43 +168,76 @@ class RunFolder:
             for name, value in _numbers(row):
                 self._curves.add_scalar(name, value, row["step"])
 
-    def save_model(self, model: Model, name: str) -> Path:
-        """Write the model beside the metrics, as mimonets.load reads it."""
-        return save(model, self.folder / name) if self.writes else self.folder / name
+    def save_model(self, model: nn.Module, name: str) -> None:
+        """Write a model beside the metrics, as mimonets.load reads it; of others, the weights."""
+        if not self.writes:
+            return
+        if isinstance(model, Model):
+            save(model, self.folder / name)
+            return
+        (self.folder / name).mkdir(exist_ok=True)
+        weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+        write_safely(self.folder / name / WEIGHTS_FILE, lambda path: save_file(weights, path))
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def load_weights(self, name: str) -> dict[str, Tensor]:
+        """Read the weights that :meth:`save_model` wrote."""
+        return load_file(self.folder / name / WEIGHTS_FILE)
+
+    def finish(self, result: TrainResult) -> None:
         """Write down what came out."""
         if self.writes:
-            write_text(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
+            text = json.dumps(result.as_dict(), indent=2) + "\n"
+            write_text(self.folder / "result.json", text)
+
+    def result(self) -> TrainResult | None:
+        """Read what came out of the run; None if it has not finished."""
+        path = self.folder / "result.json"
+        if not path.exists():
+            return None
+        try:
+            return TrainResult.from_dict(json.loads(_read_text(path)), self.folder, self.history())
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ValueError(
+                f"{path} is not the result of a run: it was damaged or edited. Remove it and "
+                f"resume the run to have it written again."
+            ) from None
 
     def close(self) -> None:
-        """Write out what waits in memory."""
+        """Write out what waits in memory, unlock the folder; leave nothing if no run began."""
         if self._curves:
             self._curves.close()
         self._curves = None
+        began = self._identity is None
+        self._lock.release(remove=not began and not self._recipe.exists())
+        if self._made and not began and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+            self._made = False
 
 
-def resolved_recipe(
-    model: Model, config: TrainConfig, recipe: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Spell out everything that decides a run as plain data."""
-    full = {
-        **(recipe or {}),
-        "model": {"kind": model.kind, **asdict(model.config)},
-        "train": asdict(config),
-    }
-    return json.loads(json.dumps(full))  # tuples become lists, as in the file
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """Read the settings that a run was started with, as plain data."""
+    path = folder / "recipe.yaml"
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no {path.name}: is it the folder of a run?")
+    try:
+        found = yaml.safe_load(_read_text(path))
+    except (yaml.YAMLError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(section), dict) for section in ("model", "train")
+    ):
+        raise ValueError(
+            f"{path} is not the recipe of a run, with the sections model and train: it was damaged "
+            f"or edited."
+        )
+    return found
 
 
-def _differences(found: Any, wanted: Any, prefix: str = "") -> list[str]:
-    """Name the settings that differ, such as train.lr."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        return [
-            name
-            for key in sorted({*found, *wanted}, key=str)
-            for name in _differences(found.get(key), wanted.get(key), f"{prefix}{key}.")
-        ]
-    return [] if found == wanted else [prefix.rstrip(".")]
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is no text: it was damaged.") from None
 
 
 def _make_curves(folder: Path, step: int) -> Any:

@@ -1,76 +1,12 @@
-"""What changes from step to step: the mode of the batch, the grid, the learning rate.
-
-Everything random about a step is drawn from its number and the seed, so a run that was stopped and
-goes on draws the same.
-"""
-
-import random
-from dataclasses import dataclass
-from typing import Any
+"""The optimiser, what it decays, and the learning rate from step to step."""
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding
-from mimonets.models import Model
+from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding, TiedConv2d
 from mimonets.models.sequence import Embedding
 from mimonets.training.config import TrainConfig
-
-Grid = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """What one step does with its batch."""
-
-    active_streams: int
-    grid: Grid | None  # a smaller grid than the model's, during the curriculum
-    inputs: int  # how many of the batch are used
-    share: float  # of each input in its mixture; 1 is pure
-    seed: int  # for everything else that is random: partners and dropout
-    warm_up: str | None = None  # the simpler way to run that this step takes
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the model's forward takes beside the batch and the number of active streams."""
-        grid = {} if self.grid is None else {"grid": self.grid}
-        return grid | ({} if self.warm_up is None else {self.warm_up: True})
-
-
-def plan_step(config: TrainConfig, model: Model, step: int, total_steps: int) -> StepPlan:
-    """Decide the mode of step number ``step`` (counted from 0): the same on every process.
-
-    Batches always hold ``batch_size * num_streams`` inputs. A mode with fewer active streams uses
-    the first ``batch_size * active_streams``, so that as many superpositions traverse the network
-    in every mode. With ``per_stream=False`` all of the batch's ``batch_size`` inputs are used.
-    """
-    rng = random.Random(f"{config.seed}/{step}")
-    shares = config.mode_shares(model.num_streams)
-    active = rng.choices(list(shares), list(shares.values()))[0]
-    share = rng.betavariate(config.mixup, config.mixup) if config.mixup else 1.0
-    grid = None
-    if step < config.curriculum * total_steps:
-        m, n = model.config.grid
-        grid = max(1, m // 2), max(1, n // 2)
-        active = min(active, grid[0] * grid[1])
-    inputs = config.batch_size * (active if config.per_stream else 1)
-    warm_up = warm_up_at(config, step, total_steps)
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
-
-
-def warm_up_at(config: TrainConfig, step: int, total_steps: int) -> str | None:
-    """Name the warm-up that a step belongs to; None once all are over.
-
-    >>> [warm_up_at(TrainConfig(exact=0.5, solo=0.25), step, 4) for step in range(4)]
-    ['exact', 'exact', 'solo', None]
-    """
-    end = 0.0
-    for name, share in config.warm_ups.items():
-        end += share
-        if step < end * total_steps:
-            return name
-    return None
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -87,7 +23,7 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
 
     The paper's rule (appendix D): none on the slopes and bends of activations, on stream keys and
     on unbinding, its bias included. With ``decay_all=False`` none on biases, norms and embeddings
-    either.
+    either. Weights between tied lanes have ``cross_decay``, if it is set.
     """
     spared: tuple[type[nn.Module], ...] = (nn.PReLU, ShiftedReLU, StreamUnbinding)
     if not config.decay_all:
@@ -101,9 +37,12 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not config.decay_all:
         without.update(parameter for parameter in trained if parameter.ndim < 2)
+    lanes = [m.cross for m in model.modules() if isinstance(m, TiedConv2d)]
+    cross = set() if config.cross_decay is None else set(lanes)
     groups = (
-        ([p for p in trained if p not in without], config.weight_decay),
+        ([p for p in trained if p not in without | cross], config.weight_decay),
         ([p for p in trained if p in without], 0.0),
+        ([p for p in trained if p in cross], config.cross_decay),
     )
     return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
 

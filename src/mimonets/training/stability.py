@@ -1,4 +1,4 @@
-"""What keeps training stable: leave out wild batches, and average the weights over time."""
+"""What keeps training stable: skip batches with huge gradients, average weights over time."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mimonets.layers import StreamBatchNorm2d
+from mimonets.layers import StreamBatchNorm
 from mimonets.training.config import TrainConfig
 
 
@@ -35,8 +35,9 @@ class GradientFilter:
         self.total_skipped = 0
         self.total_not_finite = 0
 
-    def accepts(self, norm: float) -> bool:
+    def accepts(self, gradient_norm: Tensor | float) -> bool:
         """Judge a batch, and count it; stop the run after too many skipped ones in a row."""
+        norm = float(gradient_norm)  # the one place where a step waits for the device
         limit = math.inf if self.config.grad_filter is None else self.config.grad_filter
         if math.isfinite(norm) and norm <= limit * self.last_mean:
             self.norm_sum += norm
@@ -91,7 +92,7 @@ class Statistics:
     """The batch-norm statistics of a model, and how they were before the batch at hand."""
 
     def __init__(self, model: nn.Module) -> None:
-        norms = (StreamBatchNorm2d, nn.modules.batchnorm._BatchNorm)
+        norms = (StreamBatchNorm, nn.modules.batchnorm._BatchNorm)
         self.now = [
             buffer
             for module in model.modules()
@@ -106,7 +107,7 @@ class Statistics:
             torch._foreach_copy_(self.before, self.now)
 
     def restore(self) -> None:
-        """Forget the batch: a skipped one leaves no trace."""
+        """Go back to the copy."""
         if self.now:
             torch._foreach_copy_(self.now, self.before)
 

@@ -6,36 +6,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mimonets.models import Model
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
+from mimonets.training.distillation import make_teacher
 from mimonets.training.schedule import make_optimizer, make_scheduler
 from mimonets.training.stability import GradientFilter, Statistics, WeightAverage
 
 
 class TrainState:
-    """Model, optimiser, schedule, filter, average and counts of one run.
+    """Model, optimiser, schedule, filter, average and counts of one run, and where it runs.
 
     Random numbers are not in it: those of a step follow from the seed and the step's number.
     """
 
-    def __init__(
-        self, fabric: Any, model: Model, config: TrainConfig, steps_per_epoch: int
-    ) -> None:
+    def __init__(self, fabric: Any, model: Any, config: TrainConfig, steps_per_epoch: int) -> None:
+        self.fabric = fabric
+        self.config = config
         self.steps_per_epoch = steps_per_epoch
-        total_steps = config.total_steps(steps_per_epoch)
+        self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights
+        if config.channels_last and fabric.device.type == "cuda":
+            model.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(model, config)
-        self.scheduler = make_scheduler(optimizer, config, total_steps)
+        self.scheduler = make_scheduler(optimizer, config, self.total_steps)
         # The same model behind Fabric's device, precision and communication.
         self.network, self.optimizer = fabric.setup(model, optimizer)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.filter = GradientFilter(config)
         self.statistics = Statistics(model)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
+        self.teacher = make_teacher(model, config, fabric.device)
         self.tally = Tally(fabric.device)
         self.step = 0
         self.best = -1.0  # validation accuracy
+        self.best_step = 0  # when it was reached; 0: nothing was measured
+        self._seconds = 0.0  # before this process took over
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long training took so far, evaluation included, over all processes that resumed."""
+        return self._seconds + time.perf_counter() - self._started
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the step to come is the last one of its epoch."""
+        return (self.step + 1) % self.steps_per_epoch == 0
+
+    @property
+    def at_end_of_epoch(self) -> bool:
+        """Whether an epoch, or the whole training, is over with the steps that were taken."""
+        return self.step % self.steps_per_epoch == 0 or self.step == self.total_steps
 
     @property
     def lr(self) -> float:
@@ -53,6 +74,8 @@ class TrainState:
             "steps_per_epoch": self.steps_per_epoch,
             "step": self.step,
             "best": self.best,
+            "best_step": self.best_step,
+            "seconds": self.seconds,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
@@ -63,12 +86,10 @@ class TrainState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take everything of :meth:`state_dict` back."""
-        if state["steps_per_epoch"] != self.steps_per_epoch:
-            raise ValueError(
-                f"The run was started with epochs of {state['steps_per_epoch']} batches, and these "
-                f"have {self.steps_per_epoch}: use the same data and the same train.batch_size."
-            )
-        self.step, self.best = state["step"], state["best"]
+        self.step, self.best = int(state["step"]), float(state["best"])
+        # Version 0.1.0 kept neither of these two.
+        self.best_step = int(state.get("best_step", 0 if self.best < 0 else -1))
+        self._seconds, self._started = state.get("seconds", 0.0), time.perf_counter()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
@@ -98,8 +119,8 @@ class Tally:
     def add(self, loss: Tensor, right: Tensor, batch: Batch) -> None:
         """Count one batch; ``loss`` is the mean over its answers."""
         scored = batch.scored
-        self.sums += torch.stack([loss * scored, right, loss.new_tensor(float(scored))])
-        self.inputs += len(batch.inputs)
+        self.sums += torch.stack([loss * scored, right, scored])
+        self.inputs += len(batch)
 
     def read(self, sums: Tensor | None = None) -> tuple[float, float]:
         """Mean loss and accuracy so far."""

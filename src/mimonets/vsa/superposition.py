@@ -1,12 +1,12 @@
 """Put a batch into streams and take the answers out again. MIMONets, sections 2 and A.4.
 
 A *group* is the set of inputs that share one pass. With A active inputs and N streams, stream k
-carries input k mod A of its group: each input sits in N/A streams, rounded up or
-down. The last group of a batch may be short; its inputs then spread over all N streams
-by the same rule, so that no stream is ever empty and no input is ever lost.
+carries input k mod A of its group: each input sits in N/A streams, rounded up or down. The last
+group of a batch may be short; its inputs then spread over all N streams by the same rule, so that
+no stream is ever empty and no input is ever lost.
 """
 
-from numbers import Integral  # NumPy's integers are some too
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -22,10 +22,10 @@ def check_active_streams(active_streams: int | None, num_streams: int) -> int:
     """
     if active_streams is None:
         return num_streams
-    if isinstance(active_streams, bool) or not issubclass(type(active_streams), Integral):
+    if isinstance(active_streams, bool) or not isinstance(active_streams, int | Integral):
         raise ValueError(
-            f"active_streams={active_streams!r} must be an integer "
-            f"from 1 (slow) to {num_streams} (fast), or None for {num_streams}."
+            f"active_streams={active_streams!r} must be an integer: "
+            f"pass one from 1 (slow) to {num_streams} (fast), or None for {num_streams}."
         )
     if not 1 <= active_streams <= num_streams:
         raise ValueError(
@@ -128,7 +128,7 @@ def unfold_streams(x: Tensor, batch_size: int, active_streams: int | None = None
     """
     groups, num_streams = x.shape[:2]
     active = check_active_streams(active_streams, num_streams)
-    whole, left_over = batch_size // active, batch_size % active
+    whole, left_over = batch_size // active, batch_size % active  # exporters know no divmod
     if batch_size < 1 or groups != whole + (left_over > 0):
         raise ValueError(
             f"{groups} groups of {active} inputs do not hold a batch of {batch_size}: "

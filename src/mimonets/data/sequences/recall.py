@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from mimonets.data.config import DataConfig
-from mimonets.data.sets import IGNORED, SequenceSet, Splits
+from mimonets.data.interface import IGNORED
+from mimonets.data.sets import SequenceSet, Splits
 
 VOCAB_SIZE = 20
 PLAIN = 18  # symbols that carry content

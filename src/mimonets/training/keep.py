@@ -1,0 +1,115 @@
+"""What is kept of a training: the numbers of an epoch, the best model, and the last one."""
+
+from itertools import islice
+
+from torch import nn
+
+from mimonets.data.interface import Batches
+from mimonets.evaluation.accuracy import evaluate
+from mimonets.layers import recalibrate, untrained_modes
+from mimonets.training.result import Row, TrainResult
+from mimonets.training.run_folder import RunFolder
+from mimonets.training.stability import averaged
+from mimonets.training.state import TrainState
+
+
+def end_epoch(state: TrainState, epoch: int) -> Row:
+    """Sum up an epoch over all processes and start the next."""
+    fabric = state.fabric
+    sums = state.tally.sums
+    if fabric.world_size > 1:
+        sums = fabric.all_reduce(sums.clone(), reduce_op="sum")
+    loss, accuracy = state.tally.read(sums)
+    skipped = state.filter.skipped
+    row = {
+        "epoch": epoch + 1,
+        "step": state.step,
+        "loss": loss,
+        "accuracy": accuracy,
+        "lr": state.lr,
+        "skipped": skipped,
+        "gradient_norm": state.filter.end_epoch(),
+        "inputs_per_second": state.tally.speed() * fabric.world_size,
+    }
+    state.tally.clear()
+    return row
+
+
+def validate(
+    state: TrainState, validation: Batches, batches: Batches, run: RunFolder
+) -> dict[str, Row]:
+    """Measure every mode, with averaged weights if there are any, and keep the best model."""
+    fabric, config = state.fabric, state.config
+    modes = config.evaluate_modes or tuple(config.mode_shares(state.model.num_streams))
+    found: dict[str, Row] = {}
+    best = False
+    state.statistics.remember()
+    with averaged(state.average):
+        calibrate(state, batches, modes)
+        if fabric.is_global_zero:
+            measured = evaluate(state.model, validation, modes)
+            found = {str(mode): result.as_dict() for mode, result in measured.items()}
+            mean = sum(result["accuracy"] for result in found.values()) / len(found)
+            best = mean > state.best
+            if best:
+                run.save_model(state.model, "best")
+        found, best = fabric.broadcast((found, best))
+    state.statistics.restore()
+    if best:
+        state.best = sum(result["accuracy"] for result in found.values()) / len(found)
+        state.best_step = state.step
+    return found
+
+
+def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None = None) -> None:
+    """Measure batch-norm statistics for the modes that were not trained, or those of them given."""
+    missing = [mode for mode in untrained_modes(state.model) if modes is None or mode in modes]
+    count, device = state.config.recalibrate_batches, state.fabric.device
+    if not missing or not count:
+        return
+    some = islice(batches.epoch(0), count)
+    # One spoilt batch, which the filter skipped in training, would spoil the statistics.
+    sound = [images.to(device) for images, *_ in some if images.isfinite().all()]
+    if sound:
+        recalibrate(state.model, sound, missing)
+
+
+def finish(state: TrainState, batches: Batches, run: RunFolder, history: list[Row]) -> TrainResult:
+    """Write the last model and the best one, with statistics for every mode; hand over the kept."""
+    model, fabric, config = state.model, state.fabric, state.config
+    if state.average is not None:
+        state.average.load_into_model()
+    keep = config.keep or ("best" if state.best_step else "last")
+    weights = {"model": {name: value.clone() for name, value in model.state_dict().items()}}
+    if state.best_step == state.step:
+        weights["best"] = weights["model"]
+    elif state.best_step:
+        weights["best"] = fabric.broadcast(run.load_weights("best") if run.writes else None)
+    for name in sorted(weights, key=lambda name: name == ("best" if keep == "best" else "model")):
+        model.load_state_dict(weights[name])
+        calibrate(state, batches)
+        run.save_model(model, name)
+    measured = history[-1].get("validation", {}) if history else {}
+    result = TrainResult(
+        history=history,
+        final={int(mode): row for mode, row in measured.items()},
+        keep=keep,
+        steps=state.step,
+        skipped=state.filter.total_skipped,
+        not_finite=state.filter.total_not_finite,
+        seconds=round(state.seconds, 3),
+        slopes=slopes(model),
+        run_dir=run.folder,
+        rank=fabric.global_rank,
+    )
+    run.finish(result)
+    return result
+
+
+def slopes(model: nn.Module) -> dict[str, float]:
+    """Mean slope of every parametric ReLU, layer by layer."""
+    return {
+        name: float(module.weight.detach().mean())
+        for name, module in model.named_modules()
+        if isinstance(module, nn.PReLU)
+    }

@@ -1,0 +1,140 @@
+"""One optimiser step: what it does is decided from its number, then done."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mimonets.training.batch import Batch, gather
+from mimonets.training.config import TrainConfig
+from mimonets.training.distillation import taught_loss, watching
+from mimonets.training.objective import count_right, penalty
+from mimonets.training.state import TrainState
+from mimonets.training.warm_ups import Grid, grid_at, streams_at, warm_up_at
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one step does with its batch."""
+
+    active_streams: int
+    grid: Grid | None  # a smaller grid than the model's, during the curriculum
+    inputs: int  # how many of the batch are used
+    share: float  # of each input in its mixture; 1 is pure
+    seed: int  # for everything else that is random: partners and dropout
+    warm_up: str | None = None  # the simpler way to run that this step takes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the model's forward takes beside the batch and the number of active streams."""
+        grid = {} if self.grid is None else {"grid": self.grid}
+        return grid | ({} if self.warm_up is None else {self.warm_up: True})
+
+
+def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> StepPlan:
+    """Decide the mode of step number ``step`` (counted from 0): the same on every process.
+
+    Everything random is drawn from the step's number and the seed, so a run that was stopped and
+    resumes draws the same.
+
+    Batches hold ``batch_size * num_streams`` inputs, and every mode uses all of them, as the
+    authors do: with A active streams that is N / A times as many superpositions. With
+    ``slow_inputs="per-stream"`` a mode uses the first ``batch_size * A`` inputs, so that equally
+    many superpositions pass in every mode. With ``per_stream=False`` a batch holds ``batch_size``
+    inputs, and all are used.
+    """
+    rng = random.Random(f"{config.seed}/{step}")
+    shares = config.mode_shares(model.num_streams)
+    active = rng.choices(list(shares), list(shares.values()))[0]
+    active = min(active, streams_at(config, model.num_streams, step, total_steps))
+    share = rng.betavariate(config.mixup, config.mixup) if config.mixup else 1.0
+    grid = grid_at(config, model, step, total_steps)
+    if grid is not None:
+        active = min(active, grid[0] * grid[1])
+    streams = active if config.slow_inputs == "per-stream" else model.num_streams
+    inputs = config.batch_size * (streams if config.per_stream else 1)
+    warm_up = warm_up_at(config, step, total_steps)
+    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
+
+
+def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
+    """Learn from one batch, or skip it if its gradient is far too large."""
+    config = state.config
+    # Mostly fast, sometimes slow; warm-ups come first.
+    plan = plan_step(config, state.model, state.step, state.total_steps)
+    seed_step(plan.seed + state.fabric.global_rank)
+    batch = prepare(state.fabric, data, plan, even=not state.ends_epoch)
+
+    state.statistics.remember()
+    loss, right = learn(state, plan, batch)
+
+    norm = state.gradient_norm()
+    if state.filter.accepts(norm):
+        if config.grad_clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(state.parameters, config.grad_clip, norm)
+        state.optimizer.step()
+        state.tally.add(loss, right, batch)
+        if state.average is not None:
+            state.average.update()
+    else:
+        # Skip the batch: no update, batch-norm statistics restored.
+        state.statistics.restore()
+        state.optimizer.zero_grad()
+        state.optimizer.step()  # without gradients it changes nothing
+    state.optimizer.zero_grad()
+    state.step += 1
+    if state.step < state.total_steps:
+        state.scheduler.step()
+
+
+def prepare(fabric: Any, data: tuple[Tensor, ...], plan: StepPlan, *, even: bool) -> Batch:
+    """Take this process's inputs to the device: as many as the mode uses, mixed.
+
+    All processes together use and mix the inputs that one process with the whole batch would.
+    """
+    batch = Batch.of(data, fabric.device)
+    mixes = plan.share < 1
+    if fabric.world_size == 1 or batch.mask is not None:
+        batch = batch[: plan.inputs].mix(plan.share, plan.seed)
+    elif mixes or plan.inputs < len(batch) or not even:
+        whole = gather(fabric, batch, even=even)[: plan.inputs * fabric.world_size]
+        rank, processes = fabric.global_rank, fabric.world_size
+        mine = slice(len(whole) * rank // processes, len(whole) * (rank + 1) // processes)
+        batch = whole.mix(plan.share, plan.seed, mine)
+    return batch.naming_tokens() if plan.warm_up == "retrieval" else batch
+
+
+def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Run the network forwards and backwards, in parts; returns mean loss and right answers."""
+    fabric, config = state.fabric, state.config
+    pieces = batch.split(config.accumulate, plan.active_streams)
+    total, right = torch.zeros(2, device=fabric.device)
+    for piece in pieces:
+        last = piece is pieces[-1]
+        with (
+            fabric.no_backward_sync(state.network, enabled=not last),
+            watching(state.model if config.distill_features else None) as features,
+        ):
+            logits = state.network(
+                piece.inputs,
+                active_streams=plan.active_streams,
+                **piece.arguments(),
+                **plan.options,
+            )
+            teacher = None if plan.warm_up == "retrieval" else state.teacher
+            loss = taught_loss(logits, piece, config, teacher, features)
+            if len(pieces) > 1:
+                loss = loss * (piece.scored / batch.scored.clamp_min(1))
+            fabric.backward(loss + penalty(state.model, config) if last else loss)
+        total += loss.detach()
+        right += count_right(logits, piece)
+    return total, right
+
+
+def seed_step(seed: int) -> None:
+    """Seed the generators that dropout draws from."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
