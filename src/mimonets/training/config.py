@@ -1,10 +1,11 @@
 """TrainConfig: everything that decides how a model is trained. MIMONets, appendices D and F."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mimonets._config import Config, is_whole
+from mimonets._config import Config, is_number, is_whole, number, whole
 
 OptimizerName = Literal["sgd", "adamw"]
 ScheduleName = Literal["onecycle", "linear-onecycle", "warmup", "constant"]
@@ -26,75 +27,96 @@ class TrainConfig(Config):
     """
 
     # How long, and how much at a time
-    epochs: int = 1200  # 50 for MNIST, 200 for SVHN
-    steps: int | None = None  # so many optimiser steps instead, as the paper says it for LRA
-    batch_size: int = 128  # superpositions per step; a batch has batch_size x num_streams inputs
+    epochs: int = whole(1200)  # 50 for MNIST, 200 for SVHN
+    steps: int | None = whole(None)  # so many optimiser steps instead, as the paper says it for LRA
+    # Superpositions per step; a batch has batch_size x num_streams inputs.
+    batch_size: int = whole(128)
     per_stream: bool = True  # False: batch_size counts all inputs of a step, as on LRA
 
     # What is minimised
     loss: LossName = "cross_entropy"  # or squared_error to targets of +1 and -1, as in DataMUX
-    label_smoothing: float = 0.0
-    mixup: float = 1.0  # alpha of the Beta distribution; 0 mixes nothing, as sequences need it
-    isometry: float = 1e-4  # gamma: weight of the isometry penalty, where the model has one
-    key_penalty: float = 0.1  # mu: weight of the stream-key penalty, where the model has one
+    label_smoothing: float = number(0.0, least=0, below=1)
+    # Alpha of the Beta distribution; 0 mixes nothing, as sequences need it.
+    mixup: float = number(1.0, least=0)
+    # Gamma: weight of the isometry penalty, where the model has one.
+    isometry: float = number(1e-4, least=0)
+    # Mu: weight of the stream-key penalty, where the model has one.
+    key_penalty: float = number(0.1, least=0)
 
     # What a teacher adds, see training/distillation.py
     teacher: str | None = None  # folder of a trained network, or "slow": this one's own slow mode
-    distill: float = 0.5  # weight of the teacher's answers; the labels have the rest
-    temperature: float = 4.0  # softens the answers of both
-    distill_features: float = 0.0  # weight of the distance between their features' similarities
+    # Weight of the teacher's answers; the labels have the rest.
+    distill: float = number(0.5, least=0, most=1)
+    temperature: float = number(4.0, above=0)  # softens the answers of both
+    # Weight of the distance between their features' similarities.
+    distill_features: float = number(0.0, least=0)
 
     # Which mode a batch runs in
-    fast_share: float = 1.0  # share of batches with all streams busy; the rest has one active
+    # Share of batches with all streams busy; the rest has one active.
+    fast_share: float = number(1.0, least=0, most=1)
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     slow_inputs: SlowInputs = "all"  # of a batch; per-stream: mode A uses batch_size x A of them
-    retrieval: float = 0.0  # fraction of training, at its start, that names tokens, as in DataMUX
-    curriculum: float = 0.0  # fraction of training, at its start, on half the grid; 1/6 for 4 x 4
-    stream_curriculum: float = 0.0  # fraction of training, at its start, with 1, 2, 4 ... active
-    exact: float = 0.0  # fraction of training, at its start, that uses softmax attention
-    solo: float = 0.0  # fraction of training, after exact, with every input alone in its stream
+    # Fraction of training, at its start, that names tokens, as in DataMUX.
+    retrieval: float = number(0.0, least=0, most=1)
+    # Fraction of training, at its start, on half the grid; 1/6 for 4 x 4.
+    curriculum: float = number(0.0, least=0, most=1)
+    # Fraction of training, at its start, with 1, 2, 4 ... active.
+    stream_curriculum: float = number(0.0, least=0, most=1)
+    # Fraction of training, at its start, that uses softmax attention.
+    exact: float = number(0.0, least=0, most=1)
+    # Fraction of training, after exact, with every input alone in its stream.
+    solo: float = number(0.0, least=0, most=1)
 
     # The optimiser and its schedule
     optimizer: OptimizerName = "sgd"
     schedule: ScheduleName = "onecycle"  # cosine; linear-onecycle for LRA; warmup for recall
-    lr: float = 0.2  # the highest learning rate
-    start_lr: float | None = None  # at the first step; None: lr / 25, the paper's 0.008
-    final_lr: float | None = None  # at the last step; None: lr / 10000, the paper's 2e-5
-    warmup: float = 0.3  # until lr is reached: a fraction of the steps if below 1, else steps
+    lr: float = number(0.2, above=0)  # the highest learning rate
+    # At the first step; None: lr / 25, the paper's 0.008.
+    start_lr: float | None = number(None, above=0)
+    # At the last step; None: lr / 10000, the paper's 2e-5.
+    final_lr: float | None = number(None, above=0)
+    # Until lr is reached: a fraction of the steps if below 1, else steps.
+    warmup: float = number(0.3, least=0)
     momentum: tuple[float, float] = (0.95, 0.85)  # at the lowest and at the highest rate
     cycle_momentum: bool = True  # with onecycle; AdamW cycles its first beta. False: keep still
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
-    epsilon: float = 1e-6  # of AdamW
-    weight_decay: float = 1e-5  # never on activations, stream keys and unbinding matrices
-    cross_decay: float | None = None  # between tied lanes; None: like the other weights
+    epsilon: float = number(1e-6, above=0)  # of AdamW
+    # Never on activations, stream keys and unbinding matrices.
+    weight_decay: float = number(1e-5, least=0)
+    # Between tied lanes; None: like the other weights.
+    cross_decay: float | None = number(None, least=0)
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
     # What keeps it stable
-    grad_filter: float | None = 10.0  # skip a batch this many times above last epoch's mean norm
-    max_skips: int = 50  # so many skipped batches in a row stop the run
-    max_skip_share: float = 0.5  # so does an epoch that skipped more than this share of them
-    grad_clip: float | None = None  # clip the gradient's norm
-    ema: float | None = None  # decay of a running average of the weights, used in their place
+    # Skip a batch this many times above last epoch's mean norm.
+    grad_filter: float | None = number(10.0, optional=True, above=1)
+    max_skips: int = whole(50)  # so many skipped batches in a row stop the run
+    # So does an epoch that skipped more than this share of them.
+    max_skip_share: float = number(0.5, above=0, most=1)
+    grad_clip: float | None = number(None, above=0)  # clip the gradient's norm
+    # Decay of a running average of the weights, used in their place.
+    ema: float | None = number(None, least=0, below=1)
 
     # How it runs
     precision: PrecisionName = "32"  # or bf16: mixed precision
-    accumulate: int = 1  # work on a batch in so many parts: less memory, the same step
+    accumulate: int = whole(1)  # work on a batch in so many parts: less memory, the same step
     accelerator: str = "auto"  # or cpu, cuda, mps
-    devices: int = 1  # processes on this machine, each with a batch of its own
-    num_nodes: int = 1  # machines
-    threads: int | None = None  # CPU threads; None: as many as PyTorch chooses
+    devices: int = whole(1)  # processes on this machine, each with a batch of its own
+    num_nodes: int = whole(1)  # machines
+    threads: int | None = whole(None)  # CPU threads; None: as many as PyTorch chooses
     matmul_precision: MatmulPrecision = "high"  # on CUDA: TF32; highest: full float32
     cudnn_benchmark: bool = True  # on CUDA: time the convolution algorithms, use the fastest
     channels_last: bool = True  # on CUDA: how images and convolutions lie in memory
-    seed: int = 0  # decides modes, mixing and dropout, step by step
+    seed: int = whole(0, least=0)  # decides modes, mixing and dropout, step by step
 
     # What is written down
     keep: KeptModel | None = None  # the model to measure; None: best if there is validation data
-    checkpoint_every: int | None = None  # steps; besides every epoch's end
-    checkpoint_seconds: float = 600.0  # and after this time
-    evaluate_every: int = 1  # epochs; 0: only at the end
+    checkpoint_every: int | None = whole(None)  # steps; besides every epoch's end
+    checkpoint_seconds: float = number(600.0, above=0, most=math.inf)  # and after this time
+    evaluate_every: int = whole(1, least=0)  # epochs; 0: only at the end
     evaluate_modes: tuple[int, ...] | None = None  # None: those that are trained
-    recalibrate_batches: int = 8  # to measure batch norm in modes that were not trained; 0: do not
+    # To measure batch norm in modes that were not trained; 0: do not.
+    recalibrate_batches: int = whole(8, least=0)
 
     def __post_init__(self) -> None:
         """Check all settings; sequences and mappings read from JSON or YAML are made ours."""
@@ -163,57 +185,17 @@ class TrainConfig(Config):
             found += self._wrong_choice(name, get_args(choices))
         if self.keep is not None:
             found += self._wrong_choice("keep", get_args(KeptModel))
-        for name in ("steps", "threads", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and not (is_whole(value) and value >= 1):
-                found.append(f"{name}={value!r} must be an integer >= 1, or null.")
         found += self._wrong_numbers()
         found += self._wrong_pairs()
         return found
 
     def _wrong_numbers(self) -> list[str]:
-        above, from_, below, to = "above", "at least", "below", "at most"
-        limits: dict[str, tuple[str, float, str, float]] = {
-            "lr": (above, 0, below, float("inf")),
-            "start_lr": (above, 0, to, self.lr if _is_number(self.lr) else float("inf")),
-            "final_lr": (above, 0, to, self.lr if _is_number(self.lr) else float("inf")),
-            "warmup": (from_, 0, below, float("inf")),
-            "weight_decay": (from_, 0, below, float("inf")),
-            "epsilon": (above, 0, below, float("inf")),
-            "label_smoothing": (from_, 0, below, 1),
-            "mixup": (from_, 0, below, float("inf")),
-            "isometry": (from_, 0, below, float("inf")),
-            "key_penalty": (from_, 0, below, float("inf")),
-            "distill": (from_, 0, to, 1),
-            "temperature": (above, 0, below, float("inf")),
-            "distill_features": (from_, 0, below, float("inf")),
-            "cross_decay": (from_, 0, below, float("inf")),
-            "stream_curriculum": (from_, 0, to, 1),
-            "fast_share": (from_, 0, to, 1),
-            "retrieval": (from_, 0, to, 1),
-            "curriculum": (from_, 0, to, 1),
-            "exact": (from_, 0, to, 1),
-            "solo": (from_, 0, to, 1),
-            "grad_filter": (above, 1, below, float("inf")),
-            "max_skip_share": (above, 0, to, 1),
-            "grad_clip": (above, 0, below, float("inf")),
-            "ema": (from_, 0, below, 1),
-            "checkpoint_seconds": (above, 0, to, float("inf")),
-        }
-        optional = {"start_lr", "final_lr", "grad_filter", "grad_clip", "ema", "cross_decay"}
         found = []
-        for name, (low_word, low, high_word, high) in limits.items():
+        for name in ("start_lr", "final_lr"):
             value = getattr(self, name)
-            if value is None and name in optional:
-                continue
-            if not (
-                _is_number(value)
-                and (value > low if low_word == above else value >= low)
-                and (value < high if high_word == below else value <= high)
-            ):
-                top = "" if high == float("inf") else f" and {high_word} {high}"
-                found.append(f"{name}={value!r} must be a number {low_word} {low}{top}.")
-        if _is_number(self.warmup) and self.warmup >= 1 and self.warmup != int(self.warmup):
+            if is_number(value) and is_number(self.lr) and value > self.lr:
+                found.append(f"{name}={value!r} must be a number <= lr={self.lr!r}.")
+        if is_number(self.warmup) and self.warmup >= 1 and self.warmup != int(self.warmup):
             found.append(
                 f"warmup={self.warmup!r} is neither a fraction of the steps (below 1) nor an "
                 f"integer number of steps."
@@ -223,7 +205,7 @@ class TrainConfig(Config):
     def _wrong_pairs(self) -> list[str]:
         found = []
         shares = self.warm_ups
-        if all(map(_is_number, shares.values())) and sum(shares.values()) > 1:
+        if all(map(is_number, shares.values())) and sum(shares.values()) > 1:
             written = ", ".join(f"{name}={share:g}" for name, share in shares.items() if share)
             found.append(f"{written} are fractions of the same steps, and add up to more than 1.")
         for name in ("momentum", "betas"):
@@ -231,14 +213,14 @@ class TrainConfig(Config):
             if not (
                 isinstance(pair, tuple)
                 and len(pair) == 2
-                and all(_is_number(value) and 0 <= value < 1 for value in pair)
+                and all(is_number(value) and 0 <= value < 1 for value in pair)
             ):
-                found.append(f"{name}={pair!r} must be two numbers, each at least 0 and below 1.")
+                found.append(f"{name}={pair!r} must be two numbers, each >= 0 and < 1.")
         modes = self.modes
         if modes is not None and not (
             modes
             and all(is_whole(mode) and mode >= 1 for mode in modes)
-            and all(_is_number(share) and share >= 0 for share in modes.values())
+            and all(is_number(share) and share >= 0 for share in modes.values())
             and abs(sum(modes.values()) - 1) < 1e-6
         ):
             found.append(
@@ -247,13 +229,5 @@ class TrainConfig(Config):
             )
         chosen = self.evaluate_modes
         if chosen is not None and not (chosen and all(is_whole(m) and m >= 1 for m in chosen)):
-            found.append(f"evaluate_modes={chosen!r} must list numbers of at least 1, or be null.")
+            found.append(f"evaluate_modes={chosen!r} must list integers >= 1, or be null.")
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        ones = ("epochs", "batch_size", "accumulate", "devices", "num_nodes", "max_skips")
-        return {**dict.fromkeys(ones, 1), "evaluate_every": 0, "recalibrate_batches": 0, "seed": 0}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
