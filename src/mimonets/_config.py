@@ -43,7 +43,7 @@ class Limits:
             return False
         assert isinstance(value, int | float)
         return (
-            (math.isfinite(value) or value == self.most)
+            (isinstance(value, int) or math.isfinite(value) or value == self.most)
             and (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
@@ -68,7 +68,7 @@ class Limits:
 
 
 def whole(default: Any, *, least: int = 1, most: int | None = None) -> Any:
-    """Make a field for an integer of at least ``least``; None fits if it is the default."""
+    """Make a field for an integer >= ``least``; None fits if it is the default."""
     limits = Limits(integer=True, optional=default is None, least=least, most=most)
     return field(default=default, metadata={"limits": limits})
 
@@ -81,7 +81,7 @@ def size(default: Any, *, least: int = 1, most: int = MAX_SIZE) -> Any:
 def number(default: Any, *, optional: bool = False, **limits: float) -> Any:
     """Make a field for a number within ``least``, ``above``, ``most`` and ``below``.
 
-    None fits if it is ``optional`` or the default, infinity if it is ``most``, NaN never.
+    None fits if it is the default or ``optional``. NaN never fits, infinity only as ``most``.
     """
     found = Limits(optional=optional or default is None, **limits)  # type: ignore[arg-type]
     return field(default=default, metadata={"limits": found})
@@ -99,11 +99,7 @@ class Config:
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        found = [
-            f"{name}={short(getattr(self, name))} must be an integer >= {least}."
-            for name, least in self._smallest().items()
-            if not is_whole(getattr(self, name)) or getattr(self, name) < least
-        ]
+        found = []
         choices = _choices(type(self))  # type: ignore[arg-type]
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
@@ -119,10 +115,6 @@ class Config:
     def narrowed_to(self, kind: type[C]) -> C:
         """Keep the settings that another kind of config has too, and drop the others."""
         return kind(**{each.name: getattr(self, each.name) for each in fields(kind)})
-
-    def _smallest(self) -> dict[str, int]:
-        """Say the smallest integers that fit; :func:`whole` does it beside the field."""
-        return {}
 
     def _wrong_choice(self, name: str, choices: tuple[Any, ...]) -> list[str]:
         value = getattr(self, name)
