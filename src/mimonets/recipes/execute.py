@@ -44,7 +44,7 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
         return finished
     splits = load_data(recipe.data)
     train_batches = make_train_batches(recipe, splits)
-    setattr(model, "input_spec", describe_inputs(recipe, train_batches))  # noqa: B010
+    model.input_spec = describe_inputs(recipe, train_batches)
     return train(
         model,
         train_batches,
@@ -75,7 +75,7 @@ def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> 
         mean=mean,
         deviation=deviation,
         crop=recipe.data.crop,
-        original=None if recipe.data.crop else batches.data.shape[1:],
+        original=batches.data.original or batches.data.shape[1:],
         labels=labels,
     )
 
@@ -143,13 +143,21 @@ def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return make_recipe(name or str(folder), summary, settings, overrides)
 
 
-def split_batches(recipe: Recipe, split: str) -> ImageBatches | SequenceBatches:
-    """Make batches to evaluate one split of a recipe's data."""
+def split_batches(
+    recipe: Recipe, split: str, spec: InputSpec | None = None
+) -> ImageBatches | SequenceBatches:
+    """Make batches to evaluate one split of a recipe's data.
+
+    A model's ``spec`` says how its inputs are standardised; without one, the training data do.
+    """
     splits = load_data(recipe.data)
     data = getattr(splits, split)
     if data is None:
         raise ValueError(f"{recipe.data.name} has no {split} data: choose another --split.")
-    return make_batches(data, make_train_batches(recipe, splits))
+    if spec is None or spec.mean is None or spec.deviation is None:
+        return make_batches(data, make_train_batches(recipe, splits))
+    statistics = torch.tensor(spec.mean), torch.tensor(spec.deviation)
+    return evaluation_batches(data, statistics=statistics)
 
 
 def choose_model(folder: str | Path, which: str | None = None) -> tuple[str, Path]:
@@ -200,5 +208,5 @@ def measure_run(
     model = load(path, device=chosen_device)
     wanted = modes or default_modes(model.num_streams)
     chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    found = evaluate(model, split_batches(recipe, split), chosen)
+    found = evaluate(model, split_batches(recipe, split, model.input_spec), chosen)
     return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
