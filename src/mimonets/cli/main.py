@@ -12,6 +12,7 @@ from mimonets.cli import (
     cost,
     demo,
     evaluate,
+    predict,
     recipes,
     reproduce,
     simulate,
@@ -25,12 +26,13 @@ examples:
   mimonets bench mnist-mimoconv-n16                inputs per second in every mode
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
+  mimonets predict runs/mnist-mimoconv-n4 a.png    what the image shows, with probabilities
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
 """
 
-COMMANDS = (recipes, train, evaluate, cost, bench, bounds, reproduce, demo, simulate)
+COMMANDS = (recipes, train, evaluate, predict, cost, bench, bounds, reproduce, demo, simulate)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -46,7 +46,8 @@ def load_data(config: DataConfig) -> Splits[Any]:
             raise ValueError(f"{config.name}: there is no {name} item in {config.dir or 'it'}.")
         part = take(part, config.limit, seed=config.seed)
         if config.crop is not None:
-            part = replace(part, images=centre_crop(part.images, config.crop))
+            cropped = centre_crop(part.images, config.crop)
+            part = replace(part, images=cropped, original=part.shape[1:])
         class_names = part.class_names or record.class_names
         parts[i] = replace(part, name=f"{config.name} {name}", class_names=class_names)
     return Splits(*parts)

@@ -75,7 +75,7 @@ def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> 
         mean=mean,
         deviation=deviation,
         crop=recipe.data.crop,
-        original=None if recipe.data.crop else batches.data.shape[1:],
+        original=batches.data.original or batches.data.shape[1:],
         labels=labels,
     )
 
