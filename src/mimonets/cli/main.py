@@ -12,9 +12,12 @@ from mimonets.cli import (
     cost,
     demo,
     evaluate,
+    export,
+    load,
     predict,
     recipes,
     reproduce,
+    serve,
     simulate,
     train,
 )
@@ -26,13 +29,31 @@ examples:
   mimonets bench mnist-mimoconv-n16                inputs per second in every mode
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
+<<<<<<< HEAD
   mimonets predict runs/mnist-mimoconv-n4 a.png    what the image shows, with probabilities
+=======
+  mimonets export runs/mnist-mimoconv-n4 --out out    for ONNX Runtime and OpenVINO
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
+  mimonets serve runs/demo/digits-mimoconv-dynamic   a server that chooses the superposition by load
 """
 
-COMMANDS = (recipes, train, evaluate, predict, cost, bench, bounds, reproduce, demo, simulate)
+COMMANDS = (
+    recipes,
+    train,
+    evaluate,
+    predict,
+    export,
+    cost,
+    bench,
+    bounds,
+    reproduce,
+    demo,
+    serve,
+    load,
+    simulate,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
