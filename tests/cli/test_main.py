@@ -52,7 +52,17 @@ def test_listing_recipes_does_not_wait_for_torch():
         *(
             [name]
             for name in (
-                ["cost", "bench", "recipes", "train", "evaluate", "demo", "bounds", "reproduce"]
+                [
+                    "cost",
+                    "bench",
+                    "recipes",
+                    "train",
+                    "evaluate",
+                    "predict",
+                    "demo",
+                    "bounds",
+                    "reproduce",
+                ]
             )
         ),
     ],

@@ -16,7 +16,7 @@ def test_the_defaults_are_the_papers():
 
 
 def test_every_mistake_is_named_at_once():
-    with pytest.raises(ValueError, match="epochs=0.*lr=-1.*ema=1.5.*optimizer='sdg'.*momentum="):
+    with pytest.raises(ValueError, match="epochs=0.*optimizer='sdg'.*lr=-1.*ema=1.5.*momentum="):
         TrainConfig(epochs=0, optimizer="sdg", lr=-1, ema=1.5, momentum=(0.9, 1.0))
 
 

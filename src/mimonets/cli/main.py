@@ -14,6 +14,7 @@ from mimonets.cli import (
     evaluate,
     export,
     load,
+    predict,
     recipes,
     reproduce,
     serve,
@@ -28,6 +29,9 @@ examples:
   mimonets bench mnist-mimoconv-n16                inputs per second in every mode
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
+<<<<<<< HEAD
+  mimonets predict runs/mnist-mimoconv-n4 a.png    what the image shows, with probabilities
+=======
   mimonets export runs/mnist-mimoconv-n4 --out out    for ONNX Runtime and OpenVINO
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
@@ -39,6 +43,7 @@ COMMANDS = (
     recipes,
     train,
     evaluate,
+    predict,
     export,
     cost,
     bench,

@@ -8,7 +8,7 @@ from mimonets.data.config import DataConfig
 from mimonets.data.dataset import DataSet
 from mimonets.data.images.augment import AugmentConfig
 from mimonets.data.interface import IGNORED, Batches, from_loader
-from mimonets.data.registry import DATASETS, load_data
+from mimonets.data.registry import DATASETS, load_data, split_batches
 from mimonets.data.sets import ImageSet, SequenceSet, Splits
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "evaluation_batches",
     "from_loader",
     "load_data",
+    "split_batches",
 ]

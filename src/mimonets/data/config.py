@@ -28,9 +28,7 @@ class DataConfig(Config):
     crop: int | None = whole(None)  # cut this centre square out, 20 for MNIST in the paper
     standardise: bool = True  # to mean 0 and deviation 1; False: to 0..1, black stays 0
     # Sequences
-    length: int | None = whole(
-        None
-    )  # most tokens; recall, induction: characters; None: the paper's
+    length: int | None = whole(None)  # most tokens, or characters of recall and induction
     min_length: int | None = whole(None, least=0)  # listops: trees longer than this; None: 500
     sizes: tuple[int, int, int] | None = None  # generated: train, validation, test; None: published
     contour_length: int = whole(14, least=3)  # pathfinder: paddles per snake; 6 easy, 14 hard

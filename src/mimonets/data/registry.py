@@ -3,12 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from mimonets._inputs import InputSpec
+from mimonets.data.batches import ImageBatches, SequenceBatches, evaluation_batches
 from mimonets.data.config import DataConfig
 from mimonets.data.dataset import DataSet
 from mimonets.data.images import cifar, digits, mnist, own, svhn
-from mimonets.data.images.augment import centre_crop
+from mimonets.data.images.augment import centre_crop, channel_statistics
 from mimonets.data.sequences import listops, pathfinder, recall, text
-from mimonets.data.sets import Splits, hold_out, take
+from mimonets.data.sets import ImageSet, Splits, hold_out, take
 
 DATASETS: dict[str, DataSet] = {
     record.name: record
@@ -46,8 +51,45 @@ def load_data(config: DataConfig) -> Splits[Any]:
             raise ValueError(f"{config.name}: there is no {name} item in {config.dir or 'it'}.")
         part = take(part, config.limit, seed=config.seed)
         if config.crop is not None:
-            original, images = part.shape[1:], centre_crop(part.images, config.crop)
-            part = replace(part, images=images, original=original)
+            cropped = centre_crop(part.images, config.crop)
+            part = replace(part, images=cropped, original=part.shape[1:])
         class_names = part.class_names or record.class_names
         parts[i] = replace(part, name=f"{config.name} {name}", class_names=class_names)
     return Splits(*parts)
+
+
+def split_batches(
+    config: DataConfig,
+    split: str = "test",
+    *,
+    spec: InputSpec | None = None,
+    device: str | torch.device = "cpu",
+) -> ImageBatches | SequenceBatches:
+    """Make batches to evaluate one split on, prepared as in training.
+
+    Args:
+        spec: of the model's inputs: its mean and deviation are used as they are. Without them
+            those of the training images are counted, or 0 and 255 without ``standardise``.
+
+    >>> sum(len(labels) for _, labels in split_batches(DataConfig(limit=20)))
+    20
+    """
+    splits = load_data(config)
+    data = getattr(splits, split)
+    if data is None:
+        raise ValueError(f"{config.name} has no {split} data: choose another split.")
+    statistics = None
+    if isinstance(data, ImageSet):
+        if spec is not None and spec.mean is not None and spec.deviation is not None:
+            statistics = torch.tensor(spec.mean), torch.tensor(spec.deviation)
+        else:
+            statistics = training_statistics(config, splits.train)
+    return evaluation_batches(data, statistics=statistics, device=device)
+
+
+def training_statistics(config: DataConfig, train: ImageSet) -> tuple[Tensor, Tensor]:
+    """Find what images are standardised with: mean and deviation of each channel, on 0..255."""
+    if config.standardise:
+        return channel_statistics(train.images)
+    channels = train.images.shape[1]
+    return torch.zeros(channels), torch.full((channels,), 255.0)

@@ -28,7 +28,7 @@ class ImageSet:
     num_classes: int
     name: str
     class_names: tuple[str, ...] | None = None  # in the order of the labels
-    original: tuple[int, int] | None = None  # height and width before a crop, if there was one
+    original: tuple[int, int] | None = None  # height and width before a crop
 
     def __post_init__(self) -> None:
         """Check that the parts fit each other."""

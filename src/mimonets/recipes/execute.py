@@ -10,6 +10,8 @@ import torch
 from mimonets._device import choose_device
 from mimonets._inputs import InputSpec
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
+from mimonets.data.registry import split_batches as data_batches
+from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
 from mimonets.evaluation.bench import default_modes
@@ -98,9 +100,7 @@ def make_train_batches(recipe: Recipe, splits: Splits[Any]) -> ImageBatches | Se
         "drop_last": len(splits.train) >= recipe.train.batch_size,
     }
     if isinstance(splits.train, ImageSet):
-        if not recipe.data.standardise:
-            channels = splits.train.images.shape[1]
-            options["statistics"] = torch.zeros(channels), torch.full((channels,), 255.0)
+        options["statistics"] = training_statistics(recipe.data, splits.train)
         return ImageBatches(splits.train, augment=recipe.augment, **options)
     return SequenceBatches(splits.train, **options)
 
@@ -144,20 +144,14 @@ def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def split_batches(
-    recipe: Recipe, split: str, spec: InputSpec | None = None
+    recipe: Recipe,
+    split: str,
+    *,
+    spec: InputSpec | None = None,
+    device: str | torch.device = "cpu",
 ) -> ImageBatches | SequenceBatches:
-    """Make batches to evaluate one split of a recipe's data.
-
-    A model's ``spec`` says how its inputs are standardised; without one, the training data do.
-    """
-    splits = load_data(recipe.data)
-    data = getattr(splits, split)
-    if data is None:
-        raise ValueError(f"{recipe.data.name} has no {split} data: choose another --split.")
-    if spec is None or spec.mean is None or spec.deviation is None:
-        return make_batches(data, make_train_batches(recipe, splits))
-    statistics = torch.tensor(spec.mean), torch.tensor(spec.deviation)
-    return evaluation_batches(data, statistics=statistics)
+    """Make batches to evaluate one split of a recipe's data; ``spec`` is the model's."""
+    return data_batches(recipe.data, split, spec=spec, device=device)
 
 
 def choose_model(folder: str | Path, which: str | None = None) -> tuple[str, Path]:
@@ -208,5 +202,6 @@ def measure_run(
     model = load(path, device=chosen_device)
     wanted = modes or default_modes(model.num_streams)
     chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    found = evaluate(model, split_batches(recipe, split, model.input_spec), chosen)
+    batches = split_batches(recipe, split, spec=model.input_spec, device=chosen_device)
+    found = evaluate(model, batches, chosen)
     return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
