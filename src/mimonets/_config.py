@@ -126,7 +126,7 @@ class Config:
         return [f"{name}={short(value)} is not known: choose from {', '.join(choices)}."]
 
 
-def is_whole(value: object) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
     """Tell whether a setting is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
