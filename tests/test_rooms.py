@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "inference",
         "layers",
         "serving",
+        "data",
         "experiments",
         "recipes",
         "training",

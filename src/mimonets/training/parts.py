@@ -21,7 +21,7 @@ KeptModel = Literal["best", "last"]
 
 def number(default: float | None, **limits: float) -> Any:
     """Make a setting that is a number within limits: above, at_least, below, at_most."""
-    return field(default=default, metadata={"limits": limits})
+    return field(default=default, metadata={"within": limits})
 
 
 def integer(default: int | None, at_least: int) -> Any:
@@ -45,8 +45,8 @@ class PartConfig(Config):
                 continue
             if choices and value not in choices:
                 found += self._wrong_choice(each.name, choices)
-            elif "limits" in each.metadata and not _within(value, each.metadata["limits"]):
-                words = _words(each.metadata["limits"])
+            elif "within" in each.metadata and not _within(value, each.metadata["within"]):
+                words = _words(each.metadata["within"])
                 found.append(f"{each.name}={value!r} must be a number{words}.")
             elif "at_least" in each.metadata:
                 least = each.metadata["at_least"]
