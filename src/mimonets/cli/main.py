@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"mimonets {args.command}: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stop:  # training says what it saved and how to go on
+    except KeyboardInterrupt as stop:  # training says what it saved and how to resume
         print(f"mimonets: stopped{f': {stop}' if str(stop) else ''}", file=sys.stderr)
         return 130
     return 0
