@@ -4,8 +4,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from mimonets.attention.bundled import favor_s_bundled
-from mimonets.attention.favor_s import Normalise, favor_s
+from mimonets.attention.favor_s import Normalise, favor_s, favor_s_bundled
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.linear import linear_attention
 from mimonets.attention.softmax import softmax_attention
