@@ -48,11 +48,11 @@ def favor_s(
     * ``normalise="joint"`` stays in superposition over m:
       :math:`\bar S_i^{(n)} = S_i^{(n)} / \sum_m B_i^{(m,n)}`.
 
-    **Crosstalk.** Attention *weights* of a stream converge to its own, with an error of order
-    D^(-1/2). The *answer* of a stream keeps the values of the others, each multiplied by a random
-    sign per entry, so its distance to the exact answer does not shrink with D. What shrinks, again
-    as D^(-1/2), is what any fixed direction reads of them, such as a row of the linear layer that
-    follows.
+    **Crosstalk.** The attention *weights* of a stream approach those it would have alone, with an
+    error of order D^(-1/2). Its *answer* contains the values of the other streams too, each with a
+    random sign per entry: its distance to the exact answer does not shrink with D. But the inner
+    product of those values with any fixed vector, such as a row of the next linear layer, shrinks
+    as D^(-1/2).
 
     **Damping.** The norm of a bundle grows with the number of its streams, and that of the noise in
     <q, k> with it. By default the bundled q and k are each multiplied by (M N)^(-1/2), M x N the
@@ -190,6 +190,7 @@ def favor_s_step(
             mask=_weights(mask),
             joint=normalise == "joint",
         )
+        assert after is not None
         inverse = reciprocal(normaliser, mixture, feature_map.ceiling)
         if normalise == "joint":
             return _normalise(mixture, inverse, mask).to(v.dtype), after

@@ -48,8 +48,8 @@ def linear_attention(
         mask: (b, t), True = real token.
         causal: Sum over j <= i only.
         chunk_size: Tokens that causal attention compares directly, before it falls back on A and
-            C. With :class:`SoftmaxFeatures` they also share a scale: a token whose weights are all
-            e^87 times smaller than those of later tokens of its chunk gets zeros.
+            C. With :class:`SoftmaxFeatures` they also share a scale: if all weights of a token are
+            e^87 times smaller than those of later tokens of its chunk, its answer is zero.
 
     Returns:
         (b, h, t, d), like v.
@@ -98,6 +98,7 @@ def linear_attention_step(
             mask=_weights(mask),
             joint=True,
         )
+        assert after is not None
         return _normalise(mixture, normaliser, mask, feature_map.ceiling).to(v.dtype), after
 
 

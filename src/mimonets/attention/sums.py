@@ -1,8 +1,8 @@
 """The sums of linear attention, of one stream or of a grid of them. Appendices C.1 and C.3.
 
-Everything that linear attention needs to know of its keys and values is in two sums: the value-key
-matrix A and the vector C of the normaliser. Here they are built, carried from chunk to chunk, and
-read with queries. Plain linear attention is the case m = n = 1.
+Linear attention needs two sums over keys and values: the matrix A of values times keys, and the
+vector C of the normaliser. This file builds them, carries them from chunk to chunk, and multiplies
+them with queries. Plain linear attention is the case m = n = 1.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -74,7 +74,7 @@ def attend(
     else:
         chunks = list(zip(queries, keys, values, masks, strict=True))
         for place, (query, key, value, real) in enumerate(chunks):
-            last = place == len(chunks) - 1  # nobody reads its sums
+            last = place == len(chunks) - 1  # no later chunk needs its sums
             mixture, normaliser, state = advance(
                 query, key, value, feature_map, state, mask=real, joint=joint, last=last
             )
@@ -93,10 +93,10 @@ def advance(
     mask: Tensor | None,
     joint: bool,
     last: bool = False,
-) -> tuple[Tensor, Tensor, AttentionState]:
+) -> tuple[Tensor, Tensor, AttentionState | None]:
     """Attend to the tokens of ``state`` and, causally, to these; give the state that knows both.
 
-    Shapes are those that :func:`attend` names. After the ``last`` tokens the state stays as it is.
+    Shapes are those that :func:`attend` names. After the ``last`` tokens there is no state.
     """
     phi_k, peak = _key_features(k, feature_map, state, mask)
     phi_q = feature_map.queries(q, peak)
@@ -105,10 +105,10 @@ def advance(
         state = _rescale(state, peak)
         mixture_before, normaliser_before = _read(phi_q, _columns(state), v.shape[-1])
         mixture, normaliser = mixture + mixture_before, normaliser + normaliser_before
-    if not last or state is None:
-        added = _sums(phi_k, v, mask, joint, peak)
-        state = added if state is None else _add(state, added)
-    return mixture, normaliser, state
+    if last:
+        return mixture, normaliser, None
+    added = _sums(phi_k, v, mask, joint, peak)
+    return mixture, normaliser, added if state is None else _add(state, added)
 
 
 def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
@@ -131,7 +131,8 @@ def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
     limits = torch.finfo(normaliser.dtype)
     scale = normaliser.detach()
     together = scale.sum(dim=-3, keepdim=True)
-    largest = torch.maximum(together, mixture.detach().abs().amax(dim=-1).unsqueeze(-3))
+    size = torch.linalg.vector_norm(mixture.detach(), ord=torch.inf, dim=-1)  # ... n t
+    largest = torch.maximum(together, size.unsqueeze(-3))
     lowest = largest.sqrt() * (ceiling * 2.0**44 / limits.max) ** 0.5
     empty = scale <= torch.maximum(limits.eps**2 * together, lowest)
     scale = scale.masked_fill(empty, 1.0).reciprocal()
@@ -248,7 +249,7 @@ def _read(phi_q: Tensor, columns: Tensor, size: int) -> tuple[Tensor, Tensor]:
 def _within(
     phi_q: Tensor, phi_k: Tensor, v: Tensor, mask: Tensor | None, joint: bool
 ) -> tuple[Tensor, Tensor]:
-    """Attend causally among the tokens of one chunk, through its scores."""
+    """Attend causally among the tokens of one chunk, with a score for every pair of them."""
     n, t, m = phi_q.shape[-3], phi_q.shape[-2], phi_k.shape[-3]
     scores = phi_q.flatten(-3, -2) @ phi_k.flatten(-3, -2).mT  # ... (n t) (m s)
     past = torch.ones(t, t, dtype=scores.dtype, device=v.device).tril_().unsqueeze(-2)
