@@ -20,8 +20,8 @@ class Block(nn.Module):
     .. math:: y = x + W_o \, \mathrm{attention}(W_{qkv} \, \mathrm{norm}(x)), \qquad
         z = y + \mathrm{MLP}(\mathrm{norm}(y))
 
-    This one runs everything per input: x is (..., t, e). For ``superpose="attention"`` the
-    attention passed in works on a grid of streams, and the rest does not notice.
+    This one computes everything per input: x is (..., t, e). For ``superpose="attention"`` only the
+    attention passed in is different: it works on a grid of streams.
 
     Warm-ups run every input alone in its stream, bound as ever and bundled with no other: through
     features with ``alone="solo"``, through a softmax with ``alone="exact"``.

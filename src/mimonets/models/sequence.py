@@ -139,7 +139,7 @@ class SequenceModel(Model):
         return next((COST_ROWS[word] for word in layer.split(".") if word in COST_ROWS), "MLPs")
 
     def check_tokens(self, tokens: Tensor, mask: Tensor | None) -> None:
-        """Refuse what is no batch of sequences for this model, and say what would be.
+        """Raise a ValueError if tokens or mask do not fit this model; it says what does.
 
         Values are looked at on the CPU only. On a GPU that would make the program wait for it; ids
         outside the vocabulary trip the device-side assertion of PyTorch's embedding there. To find
@@ -153,7 +153,7 @@ class SequenceModel(Model):
             raise ValueError(f"Token ids must be integers, but got {tokens.dtype}: use .long().")
         if tokens.shape[0] == 0 or tokens.shape[-1] == 0:
             raise ValueError(
-                f"Token ids of shape {tuple(tokens.shape)} hold nothing to answer: "
+                f"Token ids of shape {tuple(tokens.shape)} are empty: "
                 f"pass at least one sequence of at least one token."
             )
         if tokens.shape[-1] > config.max_length:
