@@ -30,7 +30,7 @@ class FakeEngine:
 
     num_streams = 4
 
-    def __init__(self, per_pass=0.0, spec=SPEC, modes=(1, 2, 4)):
+    def __init__(self, per_pass=0.0005, spec=SPEC, modes=(1, 2, 4)):
         self.modes, self.input_spec, self.per_pass = list(modes), spec, per_pass
         self.calls = []
         self.hold = threading.Event()  # while cleared, every call waits

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mimonets.serving.load import Samples, _Bodies, wilson
+from mimonets.serving.load import Bodies, Samples, wilson
 
 WINDOW = 4.0  # seconds over which accuracy is counted
 SLO = 0.2
@@ -97,7 +97,7 @@ async def generate(url: str, samples: Samples) -> None:
     import aiohttp
 
     rate, counts = 0.0, {"answered": 0, "right": 0, "refused": 0}
-    bodies, rng = _Bodies(samples, {"timeout": int(SLO * 1e6)}), np.random.default_rng()
+    bodies, rng = Bodies(samples, {"timeout": int(SLO * 1e6)}), np.random.default_rng()
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

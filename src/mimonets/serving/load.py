@@ -112,7 +112,7 @@ async def send(
     schedule = np.asarray(schedule, dtype=float)
     count = len(schedule)
     chosen = np.random.default_rng(seed).integers(len(samples.inputs), size=count)
-    bodies = _Bodies(samples, {"timeout": int(slo * 1e6), **(parameters or {})})
+    bodies = Bodies(samples, {"timeout": int(slo * 1e6), **(parameters or {})})
     lag, latency = np.zeros(count), np.full(count, np.nan)
     status, active = np.zeros(count, dtype=int), np.zeros(count, dtype=int)
     right = np.zeros(count, dtype=bool)
@@ -160,7 +160,7 @@ async def send(
     )
 
 
-class _Bodies:
+class Bodies:
     """Encoded requests, each made once."""
 
     def __init__(self, samples: Samples, parameters: dict[str, Any]) -> None:
@@ -171,6 +171,7 @@ class _Bodies:
         self._made: dict[int, tuple[bytes, int]] = {}
 
     def of(self, row: int) -> tuple[bytes, int]:
+        """Give the body of a request for one sample, and the length of its header."""
         if row not in self._made:
             raw = self._samples.inputs[row : row + 1].astype(self._types[self._kind])
             header = {
