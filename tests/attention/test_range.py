@@ -129,5 +129,5 @@ def test_the_reciprocal_has_the_right_derivatives_where_squares_leave_the_range(
 def test_the_reciprocal_can_be_differentiated_twice():
     b = torch.rand(2, 1, 3, generator=rng(), dtype=torch.float64) + 0.5
     b.requires_grad_()
-    assert torch.autograd.gradcheck(lambda b: reciprocal(b, b[0], 1.0), (b,))
-    assert torch.autograd.gradgradcheck(lambda b: reciprocal(b, b[0], 1.0), (b,))
+    assert torch.autograd.gradcheck(lambda b: reciprocal(b, b[0].unsqueeze(-1), 1.0), (b,))
+    assert torch.autograd.gradgradcheck(lambda b: reciprocal(b, b[0].unsqueeze(-1), 1.0), (b,))

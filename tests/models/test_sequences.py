@@ -1,7 +1,10 @@
 """All sequence models: masks, lengths, heads, modes, and what they refuse."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -83,6 +86,45 @@ def test_longer_padding_changes_nothing(make):
 
 
 @every_model
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_token_ids_may_be_integers_of_any_size(make, dtype):
+    model = make().eval()
+    tokens, mask = tokens_and_mask()
+    assert torch.equal(model(tokens.to(dtype), mask=mask), model(tokens, mask=mask))
+
+
+@every_model
+def test_the_activation_of_the_mlp_is_a_setting(make):
+    tokens, _ = tokens_and_mask()
+    gelu, relu = make().eval(), make(activation="relu").eval()
+    assert not torch.equal(gelu(tokens), relu(tokens))
+    for block in relu.blocks:
+        block.mlp[1] = nn.GELU()
+    assert torch.equal(gelu(tokens), relu(tokens))
+
+
+@every_model
+def test_a_checkpoint_that_does_not_name_its_activation_has_gelu(make, tmp_path):
+    """As version 0.1.0 wrote them: neither the config nor the copy beside the weights has it."""
+    model = make().eval()
+    folder = mn.save(model, tmp_path / "old")
+    description = json.loads((folder / "config.json").read_text())
+    assert description["config"].pop("activation") == "gelu"
+    description["format_version"] = 1
+    (folder / "config.json").write_text(json.dumps(description))
+    weights = load_file(folder / "model.safetensors")
+    metadata = {"mimonets": json.dumps(description["config"])}
+    save_file(weights, folder / "model.safetensors", metadata=metadata)
+    again = mn.load(folder)
+    tokens, _ = tokens_and_mask()
+    assert torch.equal(again(tokens), model(tokens))
+    relu = {**description["config"], "activation": "relu"}
+    (folder / "config.json").write_text(json.dumps({**description, "config": relu}))
+    with pytest.raises(ValueError, match="belongs to another model.*activation"):
+        mn.load(folder)
+
+
+@every_model
 def test_no_mask_means_all_tokens_are_real(make):
     model = make().eval()
     tokens, _ = tokens_and_mask()
@@ -154,7 +196,7 @@ def test_a_model_comes_back_from_its_folder(make, tmp_path):
     ("tokens", "mask", "message"),
     [
         (torch.zeros(2, 3, 4).long(), None, r"takes token ids \(batch, tokens\)"),
-        (torch.zeros(2, 3), None, "whole numbers, but got torch.float32: use .long"),
+        (torch.zeros(2, 3), None, "must be integers, but got torch.float32: use .long"),
         (torch.zeros(0, 3).long(), None, "at least one sequence"),
         (torch.zeros(2, 0).long(), None, "at least one token"),
         (torch.zeros(2, 10).long(), None, "10 tokens are longer than max_length=9"),
@@ -181,8 +223,8 @@ def test_pairs_must_be_pairs():
         ({"pooling": "cls", "causal": True}, "use pooling='mean'"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
         ({"embedding_std": 0.0}, "embedding_std=0.0 must be a number above 0"),
-        ({"grid": (2, 0)}, r"grid=\(2, 0\) must be two whole numbers"),
-        ({"grid": (2,)}, "two whole numbers"),
+        ({"grid": (2, 0)}, r"grid=\(2, 0\) must be two integers >= 1"),
+        ({"grid": (2,)}, "two integers >= 1"),
         ({"superpose": "mlp"}, "choose from attention, attention.mlp, attention.mlp.qkv"),
         ({"features": "elu"}, "choose from relu, softmax, dpfp"),
         ({"depth": 0, "heads": 0}, "depth=0 .* heads=0"),
@@ -276,14 +318,19 @@ def test_a_sub_grid_is_a_smaller_model_with_the_first_keys(extent):
     state = {k: v[:1, :2] if k.endswith("_keys") else v for k, v in model.state_dict().items()}
     small.load_state_dict(state)
     tokens, mask = tokens_and_mask()
-    assert_close(model(tokens, mask=mask, grid=(1, 2)), small(tokens, mask=mask))
+    with model.warming_up(None, grid=(1, 2)):
+        answers = model(tokens, mask=mask)
+    assert_close(answers, small(tokens, mask=mask))
 
 
 @pytest.mark.parametrize("grid", [(3, 3), (0, 1), (2,)])
 def test_a_sub_grid_that_does_not_fit_is_refused(grid):
-    tokens, _ = tokens_and_mask()
-    with pytest.raises(ValueError, match=r"does not fit a model with a grid of \(2, 3\)"):
-        mimoformer()(tokens, grid=grid)
+    model = mimoformer()
+    with (
+        pytest.raises(ValueError, match=r"does not fit a model with a grid of \(2, 3\)"),
+        model.warming_up(None, grid=grid),
+    ):
+        pass
 
 
 def superposed_mlp_by_hand(block, x):
@@ -380,12 +427,18 @@ def test_bf16_autocast_trains_without_nan(extent, features):
 
 
 @every_extent
-def test_export_keeps_the_answers(extent):
+def test_export_keeps_the_answers_for_any_batch_and_length(extent):
     model = mimoformer(superpose=extent).eval()
-    tokens, mask = tokens_and_mask(batch=6)
-    program = torch.export.export(model, (tokens,), {"mask": mask})
-    other, other_mask = tokens_and_mask(batch=6, seed=1)
-    assert_close(program.module()(other, mask=other_mask), model(other, mask=other_mask))
+    tokens, mask = tokens_and_mask(batch=12, length=8)
+    groups, length = torch.export.Dim("groups", min=2), torch.export.Dim("length", min=2, max=9)
+    shape = {0: 6 * groups, 1: length}
+    program = torch.export.export(
+        model, (tokens,), {"mask": mask}, dynamic_shapes={"tokens": shape, "mask": shape}
+    )
+    for batch, tokens_each in ((12, 8), (18, 9), (24, 3)):
+        other, other_mask = tokens_and_mask(batch, tokens_each, seed=1)
+        ours = program.module()(other, mask=other_mask)
+        assert_close(ours, model(other, mask=other_mask), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.timeout(280)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -83,9 +84,15 @@ def test_modes_outside_one_to_n_are_refused(active):
         check_active_streams(active, 4)
 
 
-@pytest.mark.parametrize("active", [2.0, "2", True])
-def test_modes_that_are_no_whole_numbers_are_refused(active):
-    with pytest.raises(ValueError, match="no whole number"):
+@pytest.mark.parametrize("active", [np.int64(2), np.uint8(2)])
+def test_integers_of_numpy_are_modes(active):
+    assert check_active_streams(active, 4) == 2
+    assert type(check_active_streams(active, 4)) is int
+
+
+@pytest.mark.parametrize("active", [2.0, "2", True, np.float32(2)])
+def test_modes_that_are_no_integers_are_refused(active):
+    with pytest.raises(ValueError, match="must be an integer: pass one from 1"):
         check_active_streams(active, 4)
 
 

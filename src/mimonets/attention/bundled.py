@@ -51,14 +51,14 @@ def favor_s_bundled(
         (g, n, h, t, d), superposed over m.
     """
     m, n = k.shape[1], q.shape[1]
-    if q.ndim != 5 or k.shape != v.shape or q.shape[2:] != k.shape[2:] or len(q) != len(k):
+    if q.ndim != 5 or k.shape != v.shape or q.shape[2:] != k.shape[2:] or q.shape[0] != k.shape[0]:
         raise ValueError(
             f"Bundled q is (groups, n, heads, tokens, head size), k and v the same with m in place "
             f"of n, and they came as {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
         )
     check_mask(mask, (q.shape[0], m, n, q.shape[3]), "(groups, m, n, tokens)")
     tokens, rows = q.shape[3], q.shape[0] * q.shape[2] * max(m, n)
-    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
+    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None, q.device)
     masks = mask_pieces(mask, size, tokens)
     with without_autocast(v):
         dtype = accumulation_dtype(v)

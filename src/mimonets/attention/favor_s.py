@@ -83,7 +83,7 @@ def favor_s(
     """
     stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
     tokens, rows = q.shape[4], q.shape[0] * q.shape[3] * max(q.shape[1], q.shape[2])
-    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
+    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None, q.device)
     masks = mask_pieces(mask, size, tokens)
     with without_autocast(v):
         keys, damped = _binding_keys(stream_keys, v, damping)

@@ -58,7 +58,7 @@ def linear_attention(
     """
     _check(q, k, v, mask)
     tokens, rows = q.shape[2], q.shape[0] * q.shape[1]
-    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None)
+    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None, q.device)
     masks = mask_pieces(mask, size, tokens)
     with without_autocast(v):
         mixture, normaliser = attend(

@@ -128,19 +128,20 @@ def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
 
 
 def piece_size(
-    tokens: int, rows: int, feature_map: FeatureMap, chunk_size: int | None
+    tokens: int, rows: int, feature_map: FeatureMap, chunk_size: int | None, device: torch.device
 ) -> int | None:
     """How many tokens to work on at once; None for all of them.
 
-    For causal attention that is its ``chunk_size``. Where that is None the order of tokens does not
-    matter, and neither do pieces, but in time: features, of so many rows a token, should be used
-    up while they are still in the cache. A compiler sees to that by itself.
+    Causal attention works on ``chunk_size`` tokens. Elsewhere the size changes only the speed: on a
+    CPU, features of that many ``rows`` per token should fit the cache. A GPU, and compiled code,
+    work on all tokens at once.
     """
     if tokens == 0:
         raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
     if chunk_size is None:
-        compiling = torch.compiler.is_compiling()
-        return None if compiling else max(64, BLOCK // (rows * feature_map.num_features))
+        if device.type != "cpu" or torch.compiler.is_compiling():
+            return None
+        return max(64, BLOCK // (rows * feature_map.num_features))
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
     return chunk_size

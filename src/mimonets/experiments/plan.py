@@ -29,8 +29,7 @@ PLAN_KEYS: Keys = {
 }
 TRIAL_KEYS: Keys = {
     **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
-    **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str},
-    **{"teacher": str},
+    **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str, "teacher": str},
 }
 AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
 
@@ -182,7 +181,7 @@ def _check(where: str, content: object, known: Keys, needed: tuple[str, ...] = (
     problems = [
         f"unknown key {key!r}{did_you_mean(str(key), known)}" for key in content if key not in known
     ]
-    problems += [f"{key!r} is missing" for key in needed if key not in content]
+    problems += [f"{key!r} is missing" for key in needed if content.get(key) in (None, "")]
     problems += [
         f"{key!r} must be of type {' or '.join(one.__name__ for one in _types(known[key]))}, not "
         f"{shorten(repr(value), 40)}"

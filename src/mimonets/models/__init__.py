@@ -18,11 +18,13 @@ from mimonets.models.baselines.wide_resnet import (
     WideResNet,
     WideResNetConfig,
 )
-from mimonets.models.checkpoint import load, read_config, save
+from mimonets.models.card import ModelCard
+from mimonets.models.checkpoint import load, read_config, read_inputs, save
 from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
+from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
 
 __all__ = [
     "MODELS",
@@ -38,10 +40,13 @@ __all__ = [
     "MIMOFormer",
     "MIMOFormerConfig",
     "Model",
+    "ModelCard",
     "MultipleInput",
     "Performer",
     "PerformerConfig",
     "SequenceModel",
+    "Superposed",
+    "SuperposedConfig",
     "Transformer",
     "TransformerConfig",
     "WideIsoNet",
@@ -53,5 +58,7 @@ __all__ = [
     "load",
     "name_of",
     "read_config",
+    "read_inputs",
     "save",
+    "superpose",
 ]

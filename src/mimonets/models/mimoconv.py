@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Generator, Tensor, nn
 
+from mimonets._config import size, whole
 from mimonets.layers import (
     ActivationName,
     HRRBinding,
@@ -47,12 +48,12 @@ ReadoutName = Literal["shared", "stream"]
 class MIMOConvConfig(WideResNetConfig):
     """The multiple-input WideResNet. MIMONets, section 3."""
 
-    num_streams: int = 4  # inputs per superposition, N in the paper
-    initial_width: int = 4  # 64 feature maps to bind in
+    num_streams: int = size(4)  # inputs per superposition, N in the paper
+    initial_width: int = size(4)  # 64 feature maps to bind in
     activation: ActivationName = "prelu"
-    final_norm: bool = False  # the unbinding follows; this decides the paper's cost table
+    final_norm: bool = False  # only without it do our MACs match the paper's table
     binding: BindingName = "hrr"  # circular convolution, matrices, tiles or tied lanes
-    bind_after_stage: int = 0  # stages of the trunk that every input passes by itself first
+    bind_after_stage: int = whole(0, least=0)  # stages that every input passes by itself first
     stream_keys: KeyName = "gaussian"  # what the keys are drawn from; slots are matrices
     trainable_keys: bool = True
     unbinding_relu: bool = True  # ReLU after the unbinding matrices
@@ -135,9 +136,6 @@ class MIMOConvConfig(WideResNetConfig):
             found += full_problems(self.num_streams, self.stem_stride)
         return found
 
-    def _smallest(self) -> dict[str, int]:
-        return {**super()._smallest(), "num_streams": 1, "bind_after_stage": 0}
-
 
 class MIMOConv(ImageModel):
     r"""Classify up to N images per pass through the trunk, with one set of weights.
@@ -192,17 +190,15 @@ class MIMOConv(ImageModel):
             nn.Linear(config.features // lanes, config.num_classes) if shared else nn.Identity()
         )
 
-    def forward(
-        self, images: Tensor, active_streams: int | None = None, solo: bool = False
-    ) -> Tensor:
+    def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
         """Classify images (b, c, h, w); returns logits (b, classes), one row per image, in order.
 
         Neighbours in the batch form groups of ``active_streams`` that share a pass. Images left
         over form a short group: they spread over all streams, so that in evaluation mode they are
         answered exactly as with ``active_streams`` equal to their number.
 
-        ``solo`` leaves every image alone in its streams, and the others empty: it costs a whole
-        pass per image, and is meant for training.
+        While ``solo`` warms up, see :meth:`warming_up`, every image is alone in its streams and the
+        others are empty: that costs a whole pass per image.
         """
         self.check_images(images)
         active = check_active_streams(active_streams, self.num_streams)
@@ -210,7 +206,7 @@ class MIMOConv(ImageModel):
         keys = isinstance(self.binding, PositionBinding)
         seen = self.stem(images) if keys else images
         parts = whole_and_short_groups(seen, active)  # each: g a d h w
-        answer = self._answer_alone if solo else self._answer_together
+        answer = self._answer_alone if self.warm_up == "solo" else self._answer_together
         if self.training:
             # One pass for all, since batch statistics of a single short group would be too noisy.
             with running(active):

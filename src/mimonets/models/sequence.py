@@ -2,38 +2,41 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from mimonets._config import Config
+from mimonets._config import Config, size
 from mimonets._inputs import InputSpec
 from mimonets.attention.sums import check_mask
-from mimonets.models.base import Model
+from mimonets.models.base import MAX_DEPTH, Model
 
 # b batch   t tokens   e embedding
 
 HeadName = Literal["classify", "pair", "next_token"]
 PoolingName = Literal["mean", "cls"]
 PositionName = Literal["learned", "fixed"]
+ActivationName = Literal["gelu", "relu"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Config):
     """A Transformer with softmax attention, the baseline whose cost is quadratic in the length."""
 
-    vocab_size: int = 256  # token ids are 0 .. vocab_size - 1
-    max_length: int = 1024  # tokens of the longest sequence; cost and bench use it
-    num_classes: int = 10  # not used by head="next_token"
-    depth: int = 3  # blocks
-    heads: int = 4
-    head_dim: int = 64  # D in the paper
-    dim: int = 64  # size of the embedding, E in the paper
-    hidden_dim: int = 128  # of the MLPs
+    vocab_size: int = size(256)  # token ids are 0 .. vocab_size - 1
+    max_length: int = size(1024)  # tokens of the longest sequence; cost and bench use it
+    num_classes: int = size(10)  # not used by head="next_token"
+    depth: int = size(3, most=MAX_DEPTH)  # blocks
+    heads: int = size(4)
+    head_dim: int = size(64)  # D in the paper
+    dim: int = size(64)  # size of the embedding, E in the paper
+    hidden_dim: int = size(128)  # of the MLPs
     head: HeadName = "classify"  # or pair: two documents, one answer; or next_token
     pooling: PoolingName = "mean"  # over real tokens, or an added CLS token
     positions: PositionName = "learned"  # or fixed: sines and cosines
+    # Checkpoints of 0.1.0 do not name their activation and have GELU: it must stay the default.
+    activation: ActivationName = "gelu"  # of the MLPs; the authors' LRA runs have relu
     embedding_std: float = 0.02  # of tokens and learned positions at the start
     causal: bool = False  # tokens see only what came before them
     dropout: float = 0.1
@@ -44,6 +47,7 @@ class TransformerConfig(Config):
         found += self._wrong_choice("head", get_args(HeadName))
         found += self._wrong_choice("pooling", get_args(PoolingName))
         found += self._wrong_choice("positions", get_args(PositionName))
+        found += self._wrong_choice("activation", get_args(ActivationName))
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
         if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:
@@ -53,10 +57,6 @@ class TransformerConfig(Config):
         if self.head != "next_token" and self.pooling == "cls" and self.causal:
             found.append("pooling='cls' sees nothing if causal=True: use pooling='mean'.")
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        names = ("vocab_size", "max_length", "num_classes", "depth", "heads", "head_dim", "dim")
-        return dict.fromkeys((*names, "hidden_dim"), 1)
 
 
 class SequenceModel(Model):
@@ -89,7 +89,6 @@ class SequenceModel(Model):
         tokens: Tensor,
         mask: Tensor | None = None,
         active_streams: int | None = None,
-        **options: Any,
     ) -> Tensor:
         """Answer each sequence, or each pair of them, in order.
 
@@ -98,14 +97,13 @@ class SequenceModel(Model):
             mask: like tokens, True = real token; all are by default. What stands in padded places
                 changes nothing.
             active_streams: how many different sequences share a pass; by default all streams.
-            **options: what :meth:`encode` of the subclass takes beside these.
         """
         self.check_tokens(tokens, mask)
         pairs = self.config.head == "pair"
         if pairs:
             tokens = tokens.flatten(0, 1)
             mask = None if mask is None else mask.flatten(0, 1)
-        features = self.encode(tokens, mask, active_streams, **options)  # b e, or b t e
+        features = self.encode(tokens, mask, active_streams)  # b e, or b t e
         if pairs:
             x, y = features.unflatten(0, (-1, 2)).unbind(1)
             features = torch.cat([x, y, x * y, x - y], dim=-1)
@@ -145,13 +143,18 @@ class SequenceModel(Model):
         return next((COST_ROWS[word] for word in layer.split(".") if word in COST_ROWS), "MLPs")
 
     def check_tokens(self, tokens: Tensor, mask: Tensor | None) -> None:
-        """Refuse what is no batch of sequences for this model, and say what would be."""
+        """Refuse what is no batch of sequences for this model, and say what would be.
+
+        Values are looked at on the CPU only. On a GPU that would make the program wait for it; ids
+        outside the vocabulary trip the device-side assertion of PyTorch's embedding there. To find
+        out which, pass the same tokens to this method on the CPU.
+        """
         name, config = type(self).__name__, self.config
         wanted = "(batch, 2, tokens)" if config.head == "pair" else "(batch, tokens)"
         if tokens.ndim != wanted.count(",") + 1 or (tokens.ndim == 3 and tokens.shape[1] != 2):
             raise ValueError(f"{name} takes token ids {wanted}, but got {tuple(tokens.shape)}.")
         if tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise ValueError(f"Token ids are whole numbers, but got {tokens.dtype}: use .long().")
+            raise ValueError(f"Token ids must be integers, but got {tokens.dtype}: use .long().")
         if tokens.shape[0] == 0 or tokens.shape[-1] == 0:
             raise ValueError(
                 f"Token ids of shape {tuple(tokens.shape)} hold nothing to answer: "
@@ -163,8 +166,7 @@ class SequenceModel(Model):
                 f"{config.max_length}: cut them, or build the model with a larger max_length."
             )
         check_mask(mask, tuple(tokens.shape), wanted)
-        # A compiler cannot look at values; the embedding will complain in its own words there.
-        if not (tokens.is_meta or torch.compiler.is_compiling()):
+        if tokens.is_cpu and not torch.compiler.is_compiling():  # a compiler has no values either
             low, high = tokens.aminmax()
             if low < 0 or high >= config.vocab_size:
                 raise ValueError(
@@ -208,7 +210,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Embed (b, t) -> (b, t, e), with the mask that fits; one token more with CLS."""
-        x = self.tokens(tokens)
+        x = self.tokens(tokens.long())  # ids may come as uint8 or any other integers
         if self.positions is None:
             position = sinusoids(x.shape[-2], x.shape[-1], x.device).to(x.dtype)
         else:

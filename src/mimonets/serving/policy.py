@@ -52,6 +52,7 @@ class Item:
     arrival: float
     deadline: float
     limit: int = 10**9  # the fastest mode it may run in, as an index
+    least: int = 0  # the slowest mode it may run in, as an index
     tenant: str = ""
     shares: bool = False  # may share a pass with other tenants who agreed to that too
     alone: bool = False  # deterministic: runs as a batch of one, in the slowest mode
@@ -64,6 +65,10 @@ class Item:
     def place(self) -> tuple[int, float, int]:
         """Order of service: earliest deadline first within a priority."""
         return (self.priority, self.deadline, self.number)
+
+    def mode(self, gear: int) -> int:
+        """Tell in which mode it runs when the policy chose this one."""
+        return 0 if self.alone else min(max(gear, self.least), self.limit)
 
     def neighbours(self) -> object:
         """Tell with whom it may share a pass: inputs whose answers here are equal."""
@@ -129,7 +134,7 @@ class Backlog:
 
     def add(self, item: Item) -> float:
         """Add an input; returns the seconds that all of them need."""
-        index = 0 if item.alone else min(self._gear, item.limit)
+        index = item.mode(self._gear)
         mode = self._modes[index]
         time = mode.time
         who = (index, item.neighbours())
@@ -245,7 +250,7 @@ class Policy:
         open_groups: dict[object, Group] = {}
         # Far down the queue little is left to fill; looking there would take time in every job.
         for item in queue[: 4 * passes * self.modes[gear].active_streams]:
-            mode = 0 if item.alone else min(gear, item.limit)
+            mode = item.mode(gear)
             who = (mode, item.neighbours())
             group = open_groups.get(who)
             if group is None:

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.evaluation.accuracy import IGNORED, evaluating
+from mimonets.data.interface import IGNORED
+from mimonets.evaluation.accuracy import evaluating
 from mimonets.models import load
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
@@ -77,7 +78,7 @@ def taught_loss(
     if teacher is None:
         return loss
     wanted, taught = teacher.answer(batch)
-    scored = batch.labels.flatten() != IGNORED
+    scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
     loss = torch.lerp(loss, soft_loss(logits, wanted, scored, config.temperature), config.distill)
     if config.distill_features and features and taught:
         # The first: a network that teaches itself has just been seen a second time.
@@ -85,10 +86,14 @@ def taught_loss(
     return loss
 
 
-def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor, temperature: float) -> Tensor:
-    """Compare softened answers (..., c) where ``scored``: T^2 times the KL divergence, averaged."""
+def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
+    """Compare softened answers (..., c): T^2 times the KL divergence, averaged.
+
+    Over those that are ``scored`` (...), or all without it, which spares waiting for the device.
+    """
+    rows = slice(None) if scored is None else scored
     found, target = (
-        F.log_softmax(x.flatten(0, -2)[scored].float() / temperature, dim=-1)
+        F.log_softmax(x.flatten(0, -2)[rows].float() / temperature, dim=-1)
         for x in (logits, wanted)
     )
     return temperature**2 * F.kl_div(found, target, log_target=True, reduction="batchmean")

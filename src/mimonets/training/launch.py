@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._memory import keep_freed_memory
-from mimonets.evaluation.accuracy import Batches
+from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
 
 

@@ -1,6 +1,7 @@
 """One optimiser step: what it does is decided from its number, then done."""
 
 import random
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,13 @@ class StepPlan:
     @property
     def options(self) -> dict[str, Any]:
         """What the model's forward takes beside the batch and the number of active streams."""
-        grid = {} if self.grid is None else {"grid": self.grid}
-        gear = {} if self.gear is None else {"gear": self.gear}
-        return grid | gear | ({} if self.warm_up is None else {self.warm_up: True})
+        return {} if self.gear is None else {"gear": self.gear}
+
+    def warming_up(self, model: Any) -> AbstractContextManager[None]:
+        """Let the model run as this step wants it; most steps ask nothing of it."""
+        if self.warm_up is None and self.grid is None:
+            return nullcontext()
+        return model.warming_up(self.warm_up, grid=self.grid)
 
 
 def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> StepPlan:
@@ -73,7 +78,8 @@ def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
     batch = prepare(state.fabric, data, plan, even=not state.ends_epoch)
 
     state.statistics.remember()
-    loss, right = learn(state, plan, batch)
+    with plan.warming_up(state.model):
+        loss, right = learn(state, plan, batch)
 
     norm = state.gradient_norm()
     if state.filter.accepts(norm):

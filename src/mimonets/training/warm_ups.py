@@ -1,7 +1,7 @@
 """Warm-ups: simpler ways to run that the first steps of a training take.
 
 Each has a fraction of all steps. Retrieval (as in DataMUX), exact and solo follow one another; the
-curriculum, half of the grid, runs beside them from the start, and so does the one over streams.
+curricula, half of the grid or few active streams, run beside them from the start.
 """
 
 from typing import Any

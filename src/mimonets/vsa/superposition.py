@@ -6,6 +6,8 @@ numbers allow. The last group of a batch may be short; its inputs then spread ov
 by the same rule, so that no stream is ever empty and no input is ever lost.
 """
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -20,9 +22,9 @@ def check_active_streams(active_streams: int | None, num_streams: int) -> int:
     """
     if active_streams is None:
         return num_streams
-    if isinstance(active_streams, bool) or not isinstance(active_streams, int):
+    if isinstance(active_streams, bool) or not isinstance(active_streams, int | Integral):
         raise ValueError(
-            f"active_streams={active_streams!r} is no whole number: "
+            f"active_streams={active_streams!r} must be an integer: "
             f"pass one from 1 (slow) to {num_streams} (fast), or None for {num_streams}."
         )
     if not 1 <= active_streams <= num_streams:
@@ -30,7 +32,7 @@ def check_active_streams(active_streams: int | None, num_streams: int) -> int:
             f"active_streams={active_streams} does not fit {num_streams} superposition streams: "
             f"pass one from 1 (slow) to {num_streams} (fast)."
         )
-    return active_streams
+    return int(active_streams)
 
 
 def stream_assignment(active: int, num_streams: int, device: torch.device | None = None) -> Tensor:
@@ -126,7 +128,7 @@ def unfold_streams(x: Tensor, batch_size: int, active_streams: int | None = None
     """
     groups, num_streams = x.shape[:2]
     active = check_active_streams(active_streams, num_streams)
-    whole, left_over = batch_size // active, batch_size % active
+    whole, left_over = batch_size // active, batch_size % active  # exporters know no divmod
     if batch_size < 1 or groups != whole + (left_over > 0):
         raise ValueError(
             f"{groups} groups of {active} inputs do not hold a batch of {batch_size}: "
