@@ -46,7 +46,7 @@ class InputSpec(Config):
 
     def problems(self) -> list[str]:
         """List what is wrong with this description, one sentence each."""
-        found = super().problems() + self._wrong_choice("kind", ("image", "tokens"))
+        found = super().problems()
         sides = (3,) if self.kind == "image" else (1, 2)
         if not _sequence(self.shape, is_size) or len(self.shape) not in sides:
             found.append(

@@ -13,6 +13,7 @@ from mimonets.recipes import (
     model_config,
     recipe_names,
 )
+from mimonets.recipes.loader import data_settings
 
 
 def test_every_recipe_says_what_it_is_and_makes_a_model():
@@ -224,3 +225,10 @@ def test_a_folder_with_an_emoji_is_found(tmp_path):
     settings = data_settings(folder, "mnist")
     assert load_recipe("mnist-mimoconv-n4", settings).data.dir == str(folder / "mnist")
     assert load_recipe("svhn-mimoconv-n4", data_settings(folder, "svhn")).data.dir == str(folder)
+
+
+def test_a_path_with_an_emoji_arrives_whole(tmp_path):
+    folder = tmp_path / "data 😀"
+    folder.mkdir()
+    recipe = load_recipe("mnist-mimoconv-n4", data_settings(folder, "mnist"))
+    assert recipe.data.dir == str(folder)

@@ -50,7 +50,6 @@ class DataConfig(Config):
                 f"sizes={sizes!r} must be three integers: train, validation and test items, where "
                 f"only validation may be 0."
             )
-        found += self._wrong_choice("targets", ("all", "final"))
         record = DATASETS.get(self.name)
         if record is None:
             hint = did_you_mean(str(self.name), DATASETS)

@@ -82,6 +82,6 @@ def _hub() -> Any:
         import huggingface_hub
     except ImportError:
         raise ValueError(
-            "The Hugging Face Hub needs its library: pip install huggingface-hub"
+            "The Hugging Face Hub needs its library: pip install huggingface-hub."
         ) from None
     return huggingface_hub

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -63,12 +63,7 @@ class MIMOConvConfig(WideResNetConfig):
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        found = [
-            *super().problems(),
-            *self._wrong_choice("binding", get_args(BindingName)),
-            *self._wrong_choice("stream_keys", get_args(KeyName)),
-            *self._wrong_choice("readout", get_args(ReadoutName)),
-        ]
+        found = super().problems()
         if found:
             return found
         found += self._problems_with_keys() if self.has_keys else self._problems_without_keys()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Generator, Tensor, nn
 
@@ -35,7 +35,6 @@ class MIMOFormerConfig(PerformerConfig):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        found += self._wrong_choice("superpose", get_args(SuperposeName))
         grid = self.grid
         if (
             not isinstance(grid, tuple)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +44,6 @@ class TransformerConfig(Config):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        found += self._wrong_choice("head", get_args(HeadName))
-        found += self._wrong_choice("pooling", get_args(PoolingName))
-        found += self._wrong_choice("positions", get_args(PositionName))
-        found += self._wrong_choice("activation", get_args(ActivationName))
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
         if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:

@@ -6,7 +6,7 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -45,8 +45,6 @@ class SuperposedConfig(Config):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        found += self._wrong_choice("binding", get_args(BindingName))
-        found += self._wrong_choice("unbinding", get_args(UnbindingName))
         if not is_whole(self.num_streams) or self.num_streams < 1:
             found.append(f"num_streams={self.num_streams!r} must be an integer >= 1.")
         return found

@@ -5,10 +5,10 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Literal
 
-from mimonets._config import Config, is_whole
+from mimonets._config import Config, is_number, is_whole, number, whole
 
 OptimizerName = Literal["sgd", "adamw"]
 ScheduleName = Literal["onecycle", "linear-onecycle", "warmup", "constant"]
@@ -19,80 +19,43 @@ MatmulPrecision = Literal["highest", "high", "medium"]
 KeptModel = Literal["best", "last"]
 
 
-def number(default: float | None, **limits: float) -> Any:
-    """Make a setting that is a number within limits: above, at_least, below, at_most."""
-    return field(default=default, metadata={"bounds": limits})
-
-
-def integer(default: int | None, at_least: int) -> Any:
-    """Make a setting that is an integer."""
-    return field(default=default, metadata={"at_least": at_least})
-
-
 @dataclass(frozen=True, kw_only=True)
-class PartConfig(Config):
-    """A config that checks what its fields say about themselves: limits and choices."""
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        found = super().problems()
-        hints = get_type_hints(type(self))
-        for each in fields(self):
-            value = getattr(self, each.name)
-            choices = _choices(hints[each.name])
-            may_be_null = type(None) in get_args(hints[each.name])
-            if value is None and may_be_null:
-                continue
-            if choices and value not in choices:
-                found += self._wrong_choice(each.name, choices)
-            elif "bounds" in each.metadata and not _within(value, each.metadata["bounds"]):
-                words = _words(each.metadata["bounds"])
-                found.append(f"{each.name}={value!r} must be a number{words}.")
-            elif "at_least" in each.metadata:
-                least = each.metadata["at_least"]
-                if not is_whole(value) or value < least:
-                    null = ", or null" if may_be_null else ""
-                    found.append(f"{each.name}={value!r} must be an integer >= {least}{null}.")
-        return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthConfig(PartConfig):
+class LengthConfig(Config):
     """How long, and how much at a time."""
 
-    epochs: int = integer(1200, 1)  # 50 for MNIST, 200 for SVHN
-    steps: int | None = integer(None, 1)  # so many optimiser steps instead, as the paper for LRA
-    batch_size: int = integer(128, 1)  # superpositions per step: mode A takes batch_size x A inputs
+    epochs: int = whole(1200)  # 50 for MNIST, 200 for SVHN
+    steps: int | None = whole(None)  # so many optimiser steps instead, as the paper for LRA
+    batch_size: int = whole(128)  # superpositions per step: mode A takes batch_size x A inputs
     per_stream: bool = True  # False: batch_size counts all inputs of a step, as on LRA
-    seed: int = integer(0, 0)  # decides modes, mixing and dropout, step by step
+    seed: int = whole(0, least=0)  # decides modes, mixing and dropout, step by step
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig(PartConfig):
+class ObjectiveConfig(Config):
     """What is minimised: the task's loss and two penalties."""
 
     loss: LossName = "cross_entropy"  # or squared_error to targets of +1 and -1, as in DataMUX
-    label_smoothing: float = number(0.0, at_least=0, below=1)
-    mixup: float = number(1.0, at_least=0)  # alpha of the Beta distribution; 0: no mixing
-    isometry: float = number(1e-4, at_least=0)  # gamma: weight of the isometry penalty, if any
-    key_penalty: float = number(0.1, at_least=0)  # mu: weight of the stream-key penalty, if any
+    label_smoothing: float = number(0.0, least=0, below=1)
+    mixup: float = number(1.0, least=0)  # alpha of the Beta distribution; 0: no mixing
+    isometry: float = number(1e-4, least=0)  # gamma: weight of the isometry penalty, if any
+    key_penalty: float = number(0.1, least=0)  # mu: weight of the stream-key penalty, if any
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeacherConfig(PartConfig):
+class TeacherConfig(Config):
     """What a teacher adds to the objective, see :mod:`mimonets.training.distillation`."""
 
     teacher: str | None = None  # folder of a trained network, or "slow": this one's own slow mode
-    distill: float = number(0.5, at_least=0, at_most=1)  # weight of its answers; labels: the rest
+    distill: float = number(0.5, least=0, most=1)  # weight of its answers; labels: the rest
     temperature: float = number(4.0, above=0)  # softens the answers of both
-    distill_features: float = number(0.0, at_least=0)  # weight of how alike inputs look to both
+    distill_features: float = number(0.0, least=0)  # weight of how alike inputs look to both
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModesConfig(PartConfig):
+class ModesConfig(Config):
     """Which mode a batch runs in."""
 
-    fast_share: float = number(1.0, at_least=0, at_most=1)  # of batches; the rest has one active
+    fast_share: float = number(1.0, least=0, most=1)  # of batches; the rest has one active
     modes: Mapping[int, float] | None = None  # or in full: active streams -> share of batches
     slow_inputs: SlowInputs = "all"  # of a batch; per-stream: mode A uses batch_size x A of them
 
@@ -143,14 +106,14 @@ class ModesConfig(PartConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmUpConfig(PartConfig):
+class WarmUpConfig(Config):
     """Fractions of training, at its start, that run in a simpler way."""
 
-    retrieval: float = number(0.0, at_least=0, at_most=1)  # name the tokens, as in DataMUX
-    exact: float = number(0.0, at_least=0, at_most=1)  # then: softmax attention
-    solo: float = number(0.0, at_least=0, at_most=1)  # then: every input alone in its stream
-    curriculum: float = number(0.0, at_least=0, at_most=1)  # half the grid; 1/6 for 4 x 4
-    stream_curriculum: float = number(0.0, at_least=0, at_most=1)  # 1, 2, 4 ... active streams
+    retrieval: float = number(0.0, least=0, most=1)  # name the tokens, as in DataMUX
+    exact: float = number(0.0, least=0, most=1)  # then: softmax attention
+    solo: float = number(0.0, least=0, most=1)  # then: every input alone in its stream
+    curriculum: float = number(0.0, least=0, most=1)  # half the grid; 1/6 for 4 x 4
+    stream_curriculum: float = number(0.0, least=0, most=1)  # 1, 2, 4 ... active streams
 
     @property
     def warm_ups(self) -> dict[str, float]:
@@ -167,7 +130,7 @@ class WarmUpConfig(PartConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(PartConfig):
+class OptimizerConfig(Config):
     """The optimiser and its learning rate.
 
     >>> OptimizerConfig(lr=1e-3).lr_range
@@ -179,13 +142,13 @@ class OptimizerConfig(PartConfig):
     lr: float = number(0.2, above=0)  # the highest learning rate
     start_lr: float | None = number(None, above=0)  # at the first step; None: lr / 25, here 0.008
     final_lr: float | None = number(None, above=0)  # at the last step; None: lr / 10000, here 2e-5
-    warmup: float = number(0.3, at_least=0)  # until lr: a fraction of the steps, or steps if >= 1
+    warmup: float = number(0.3, least=0)  # until lr: a fraction of the steps, or steps if >= 1
     momentum: tuple[float, float] = (0.95, 0.85)  # at the lowest and at the highest rate
     cycle_momentum: bool = True  # with onecycle; AdamW cycles its first beta. False: keep still
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     epsilon: float = number(1e-6, above=0)  # of AdamW
-    weight_decay: float = number(1e-5, at_least=0)  # not on activations, stream keys and unbinding
-    cross_decay: float | None = number(None, at_least=0)  # between tied lanes; None: as the others
+    weight_decay: float = number(1e-5, least=0)  # not on activations, stream keys and unbinding
+    cross_decay: float | None = number(None, least=0)  # between tied lanes; None: as the others
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
     def __post_init__(self) -> None:
@@ -223,41 +186,42 @@ class OptimizerConfig(PartConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StabilityConfig(PartConfig):
+class StabilityConfig(Config):
     """What keeps training stable."""
 
-    grad_filter: float | None = number(10.0, above=1)  # skip norms so many times last epoch's mean
-    max_skips: int = integer(50, 1)  # so many skipped batches in a row stop the run
-    max_skip_share: float = number(0.5, above=0, at_most=1)  # so does such a share of an epoch
+    # Skip a batch whose gradient norm exceeds this many times last epoch's mean.
+    grad_filter: float | None = number(10.0, optional=True, above=1)
+    max_skips: int = whole(50)  # so many skipped batches in a row stop the run
+    max_skip_share: float = number(0.5, above=0, most=1)  # so does such a share of an epoch
     grad_clip: float | None = number(None, above=0)  # clip the gradient's norm
-    ema: float | None = number(None, at_least=0, below=1)  # decay of averaged weights, used instead
+    ema: float | None = number(None, least=0, below=1)  # decay of averaged weights, used instead
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardwareConfig(PartConfig):
+class HardwareConfig(Config):
     """How it runs."""
 
     precision: PrecisionName = "32"  # or bf16: mixed precision
-    accumulate: int = integer(1, 1)  # work on a batch in so many parts: less memory, the same step
+    accumulate: int = whole(1)  # work on a batch in so many parts: less memory, the same step
     accelerator: str = "auto"  # or cpu, cuda, mps
-    devices: int = integer(1, 1)  # processes on this machine, each with a batch of its own
-    num_nodes: int = integer(1, 1)  # machines
-    threads: int | None = integer(None, 1)  # CPU threads; None: as many as PyTorch chooses
+    devices: int = whole(1)  # processes on this machine, each with a batch of its own
+    num_nodes: int = whole(1)  # machines
+    threads: int | None = whole(None)  # CPU threads; None: as many as PyTorch chooses
     matmul_precision: MatmulPrecision = "high"  # on CUDA: TF32; highest: full float32
     cudnn_benchmark: bool = True  # on CUDA: time the convolution algorithms, use the fastest
     channels_last: bool = True  # on CUDA: how images and convolutions lie in memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordConfig(PartConfig):
+class RecordConfig(Config):
     """What is measured and written down."""
 
     keep: KeptModel | None = None  # the model to measure; None: best if there is validation data
-    checkpoint_every: int | None = integer(None, 1)  # steps; besides every epoch's end
-    checkpoint_seconds: float = number(600.0, above=0, at_most=float("inf"))  # and after this time
-    evaluate_every: int = integer(1, 0)  # epochs; 0: only at the end
+    checkpoint_every: int | None = whole(None)  # steps; besides every epoch's end
+    checkpoint_seconds: float = number(600.0, above=0, most=float("inf"))  # and after this time
+    evaluate_every: int = whole(1, least=0)  # epochs; 0: only at the end
     evaluate_modes: tuple[int, ...] | None = None  # None: those that are trained
-    recalibrate_batches: int = integer(8, 0)  # for batch norm in modes not trained; 0: do not
+    recalibrate_batches: int = whole(8, least=0)  # for batch norm in modes not trained; 0: do not
 
     def __post_init__(self) -> None:
         """Check all settings; lists that were read from JSON or YAML become tuples."""
@@ -272,36 +236,6 @@ class RecordConfig(PartConfig):
         ):
             found.append(f"evaluate_modes={chosen!r} must list integers >= 1, or be null.")
         return found
-
-
-def is_number(value: object) -> bool:
-    """Tell whether a setting is a number; True and False are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _choices(hint: Any) -> tuple[str, ...]:
-    """List the words that a setting may be, if its type is a list of words."""
-    kinds = [hint, *get_args(hint)]
-    return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
-
-
-def _within(value: Any, limits: Mapping[str, float]) -> bool:
-    return (
-        is_number(value)
-        and value > limits.get("above", -float("inf"))
-        and value >= limits.get("at_least", -float("inf"))
-        and (value < limits.get("below", float("inf")) or "at_most" in limits)
-        and value <= limits.get("at_most", float("inf"))
-    )
-
-
-def _words(limits: Mapping[str, float]) -> str:
-    words = [
-        f"{name.replace('_', ' ')} {limit}"
-        for name, limit in limits.items()
-        if limit < float("inf")
-    ]
-    return f" {' and '.join(words)}" if words else ""
 
 
 def _make_tuples(config: Config, *names: str) -> None:

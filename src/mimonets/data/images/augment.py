@@ -28,10 +28,6 @@ class AugmentConfig(Config):
     mode: Literal["zero", "reflect"] = "zero"  # what the padding is filled with
     flip: bool = True  # left and right change places with probability 1/2
 
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        return super().problems() + self._wrong_choice("mode", ("zero", "reflect"))
-
 
 def draw_offsets(count: int, padding: int, *, generator: torch.Generator) -> Tensor:
     """Draw where to cut ``count`` padded images: (b, 2) of 0 .. 2 * padding."""

@@ -4,7 +4,7 @@ Murahari et al., "DataMUX: Data Multiplexing for Neural Networks", NeurIPS 2022.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,10 +27,6 @@ class DataMUXFormerConfig(TransformerConfig):
 
     num_streams: int = size(2)  # sequences per superposition; slots in their words
     demux: DemuxName = "index"  # a prefix place per stream, joined to every token; or a layer each
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        return [*super().problems(), *self._wrong_choice("demux", get_args(DemuxName))]
 
 
 class GaussianMultiplexing(nn.Module):

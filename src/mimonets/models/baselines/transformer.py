@@ -1,7 +1,7 @@
 """The one-input baselines of MIMOFormer: softmax attention, and linear attention."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Generator, Tensor, nn
 
@@ -22,10 +22,6 @@ class PerformerConfig(TransformerConfig):
     features: FeatureName = "relu"  # FAVOR+ with ReLU or softmax features, or DPFP
     num_features: int = size(256)  # R in the paper; DPFP has 2 * head_dim * dpfp_nu
     dpfp_nu: int = size(1)
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        return [*super().problems(), *self._wrong_choice("features", get_args(FeatureName))]
 
 
 class Transformer(SequenceModel):

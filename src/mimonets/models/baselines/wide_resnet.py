@@ -5,7 +5,7 @@ Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -61,7 +61,6 @@ class WideResNetConfig(Config):
                 f"depth={self.depth} does not split into three equal stages: "
                 f"a WideResNet needs depth = 6n + 4, such as 10, 16 or 28."
             )
-        found += self._wrong_choice("activation", get_args(ActivationName))
         if not found and self.image_size < MIN_IMAGE_SIZE * self.stem_stride:
             found.append(
                 f"stem_stride={self.stem_stride} leaves too little of images of {self.image_size}x"
