@@ -13,7 +13,6 @@ from mimonets.recipes import (
     model_config,
     recipe_names,
 )
-from mimonets.recipes.loader import data_settings
 
 
 def test_every_recipe_says_what_it_is_and_makes_a_model():
