@@ -224,3 +224,10 @@ def test_a_folder_with_an_emoji_is_found(tmp_path):
     settings = data_settings(folder, "mnist")
     assert load_recipe("mnist-mimoconv-n4", settings).data.dir == str(folder / "mnist")
     assert load_recipe("svhn-mimoconv-n4", data_settings(folder, "svhn")).data.dir == str(folder)
+
+
+def test_a_path_with_an_emoji_arrives_whole(tmp_path):
+    folder = tmp_path / "data 😀"
+    folder.mkdir()
+    recipe = load_recipe("mnist-mimoconv-n4", data_settings(folder, "mnist"))
+    assert recipe.data.dir == str(folder)
