@@ -1,11 +1,90 @@
-"""The base of every config: a frozen dataclass that refuses nonsense, and names every mistake."""
+"""The base of every config: a frozen dataclass that refuses nonsense, and names every mistake.
 
+Limits stand beside the fields they belong to:
+
+.. code-block:: python
+
+    @dataclass(frozen=True, kw_only=True)
+    class NetworkConfig(Config):
+        width: int = whole(10)  # an integer >= 1
+        steps: int | None = whole(None)  # or None
+        dropout: float = number(0.1, least=0, below=1)
+        activation: Literal["relu", "gelu"] = "relu"  # one of these words
+"""
+
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import TypeVar
+from functools import cache
+from typing import Any, Literal, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 C = TypeVar("C", bound="Config")
+
+MAX_SIZE = 10_000_000  # feature maps, tokens, classes: a larger number is a mistake
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a number has to fulfil, and the words for it."""
+
+    integer: bool = False
+    optional: bool = False  # None fits too
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+
+    def fit(self, value: object) -> bool:
+        """Tell whether a value keeps to the limits."""
+        if value is None:
+            return self.optional
+        if not (is_whole(value) if self.integer else is_number(value)):
+            return False
+        assert isinstance(value, int | float)
+        return (
+            (isinstance(value, int) or math.isfinite(value) or value == self.most)
+            and (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    def demand(self, value: object) -> str:
+        """Say what a value that does not fit must be; the largest integer only if exceeded."""
+        exceeded = is_number(value) and self.most is not None and value > self.most
+        bounds = [
+            f"{sign} {bound}"
+            for sign, bound in (
+                (">=", self.least),
+                (">", self.above),
+                ("<=", self.most if exceeded or not self.integer else None),
+                ("<", self.below),
+            )
+            if bound is not None and bound != math.inf
+        ]
+        words = " ".join(["an integer" if self.integer else "a number", " and ".join(bounds)])
+        return words.strip() + (", or null" if self.optional else "")
+
+
+def whole(default: Any, *, least: int = 1, most: int | None = None) -> Any:
+    """Make a field for an integer >= ``least``; None fits if it is the default."""
+    limits = Limits(integer=True, optional=default is None, least=least, most=most)
+    return field(default=default, metadata={"limits": limits})
+
+
+def size(default: Any, *, least: int = 1, most: int = MAX_SIZE) -> Any:
+    """Make a field for an integer that decides how large something is in memory."""
+    return whole(default, least=least, most=most)
+
+
+def number(default: Any, *, optional: bool = False, **limits: float) -> Any:
+    """Make a field for a number within ``least``, ``above``, ``most`` and ``below``.
+
+    None fits if it is the default or ``optional``. NaN never fits, infinity only as ``most``.
+    """
+    found = Limits(optional=optional or default is None, **limits)  # type: ignore[arg-type]
+    return field(default=default, metadata={"limits": found})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,30 +99,64 @@ class Config:
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        return [
-            f"{name}={getattr(self, name)!r} must be a whole number of at least {least}."
-            for name, least in self._smallest().items()
-            if not is_whole(getattr(self, name)) or getattr(self, name) < least
-        ]
+        found = []
+        choices = _choices(type(self))  # type: ignore[arg-type]
+        for setting in fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            if name in choices:
+                found += self._wrong_choice(name, choices[name])
+            limits = setting.metadata.get("limits")
+            if limits is not None and not limits.fit(value):
+                found.append(f"{name}={short(value)} must be {limits.demand(value)}.")
+            if isinstance(setting.default, bool) and not isinstance(value, bool):
+                found.append(f"{name}={short(value)} must be true or false.")
+        return found
 
     def narrowed_to(self, kind: type[C]) -> C:
         """Keep the settings that another kind of config has too, and drop the others."""
-        return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
+        return kind(**{each.name: getattr(self, each.name) for each in fields(kind)})
 
-    def _smallest(self) -> dict[str, int]:
-        """Say which settings are whole numbers, and the smallest that fits."""
-        return {}
-
-    def _wrong_choice(self, name: str, choices: tuple[str, ...]) -> list[str]:
+    def _wrong_choice(self, name: str, choices: tuple[Any, ...]) -> list[str]:
         value = getattr(self, name)
         if value in choices:
             return []
-        return [f"{name}={value!r} is not known: choose from {', '.join(choices)}."]
+        words = ", ".join("null" if word is None else str(word) for word in choices)
+        return [f"{name}={short(value)} is not known: choose from {words}."]
 
 
-def is_whole(value: object) -> bool:
-    """Tell whether a setting is a whole number; True and False are not."""
+@cache
+def _choices(kind: type[Config]) -> dict[str, tuple[Any, ...]]:
+    """List the words that fit each setting whose type is a Literal; None where it is optional."""
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        optional = (None,) if type(None) in get_args(hint) else ()
+        for part in (hint, *get_args(hint)):
+            if get_origin(part) is Literal:
+                found[name] = (*get_args(part), *optional)
+    return found
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Tell whether a setting is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell whether a setting is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def short(value: object, most: int = 60) -> str:
+    """Show a value in a message, cut if it is long.
+
+    >>> short("x" * 100, most=10)
+    "'xxxxxx..."
+    """
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # deeply nested, or an integer of thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -35,6 +35,16 @@ def test_help_teaches_and_does_not_wait_for_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_listing_recipes_does_not_wait_for_torch():
+    code = (
+        "import sys; from mimonets.cli.main import main; main(['recipes']); "
+        "sys.exit(bool({'torch', 'jsonargparse', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0
+    assert b"recall-mimoformer-2x2" in done.stdout
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -42,7 +52,17 @@ def test_help_teaches_and_does_not_wait_for_torch():
         *(
             [name]
             for name in (
-                ["cost", "bench", "recipes", "train", "evaluate", "demo", "bounds", "reproduce"]
+                [
+                    "cost",
+                    "bench",
+                    "recipes",
+                    "train",
+                    "evaluate",
+                    "predict",
+                    "demo",
+                    "bounds",
+                    "reproduce",
+                ]
             )
         ),
     ],
@@ -91,9 +111,32 @@ def test_bench_prints_saves_and_draws(capsys, tmp_path):
     assert err == ""  # no progress bar where nobody watches
     record = json.loads((tmp_path / "new" / "b.json").read_text())
     assert record["settings"]["threads"] == 1
-    assert record["environment"]["commit"] is None or record["environment"]["commit"]
+    assert set(record["models"]) == {TINY[0]}
     assert len(record["contenders"]) == 4
     assert (tmp_path / "b.png").exists()
+
+
+def test_bench_keeps_its_measurement_when_the_plot_fails(capsys, tmp_path, monkeypatch):
+    def fail(result, path):
+        raise ValueError("no plot today")
+
+    monkeypatch.setattr("mimonets.evaluation.report.plot_bench", fail)
+    files = ["--out", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]
+    code, _, err = run(capsys, "bench", *TINY, *files)
+    assert code == 2
+    assert "no plot today" in err
+    assert json.loads((tmp_path / "b.json").read_text())["contenders"]
+
+
+def test_bench_looks_before_it_times(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("mimonets.evaluation.bench", None)  # would fail if it were called
+    code, _, err = run(capsys, "bench", *TINY, "--out", str(tmp_path))
+    assert code == 2
+    assert "is a folder: pass the path of a file" in err
+    existing = tmp_path / "mine.json"
+    existing.write_text("precious")
+    run(capsys, "bench", *TINY, "--out", str(existing), "--plot", str(tmp_path))
+    assert existing.read_text() == "precious"
 
 
 def test_bench_json_is_nothing_but_json(capsys):
@@ -108,9 +151,18 @@ def test_bench_json_is_nothing_but_json(capsys):
         (["cost", "cifar100-mimoconv-n4", "--set", "model.widht=2"], "did you mean 'model.width'"),
         (["cost", "cifar100-mimoconv-n4", "--active-streams", "5"], "from 1 (slow) to 4 (fast)"),
         (["bench", *TINY, "--plot", "/proc/no/speed.png"], "No such file"),
+        (["bench", *TINY, "--device", "foo"], "There is no kind of device 'foo': use cpu"),
+        (["bench", *TINY, "--device", "cuda"], "This machine has no device 'cuda'"),
+        (
+            ["cost", "digits-mimoconv-n4", "--set", "model.width=[1"],
+            "cannot read the value of",
+        ),
+        (["cost", "digits-mimoconv-n4", "--set", "model.kind=[1]"], "model.kind=[1] is not known"),
+        (["cost", "digits-mimoconv-n4", "--set", "model.pool="], "model.pool has no value"),
     ],
 )
-def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message):
+def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert message in err
@@ -196,6 +248,13 @@ def test_resuming_a_finished_run_with_another_recipe_is_refused(run_folder, caps
     )
     assert (code, out) == (2, "")
     assert "was started with another recipe: it differs in model" in err
+
+
+def test_the_next_command_can_be_pasted(capsys, tmp_path):
+    folder = tmp_path / "my runs"
+    code, out, _ = run(capsys, "train", "digits-wideresnet", "--out", str(folder), *TINY_RUN)
+    assert code == 0
+    assert f"mimonets evaluate '{folder}'" in out
 
 
 def test_several_seeds_give_mean_and_spread(capsys, tmp_path):

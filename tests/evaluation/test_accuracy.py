@@ -152,3 +152,29 @@ def test_nothing_to_evaluate_and_impossible_modes_get_an_answer():
         evaluate(conv(), InMemory(*images(0), sizes=[]))
     with pytest.raises(ValueError, match="does not fit 4 superposition streams"):
         evaluate(conv(), InMemory(*images(4), sizes=[4]), [5])
+
+
+def test_a_data_loader_is_evaluated_like_batches():
+    from torch.utils.data import DataLoader, TensorDataset
+
+    model, (x, labels) = conv(), images(10)
+    loader = DataLoader(TensorDataset(x, labels), batch_size=3)
+    assert evaluate(model, loader, [1, 4]) == evaluate(
+        model, InMemory(x, labels, sizes=[3] * 3 + [1]), [1, 4]
+    )
+    with pytest.raises(ValueError, match="a DataLoader with a length, not a int"):
+        evaluate(model, 3)
+    with pytest.raises(ValueError, match=r"the loader gave a list of 1"):
+        evaluate(model, DataLoader(TensorDataset(x), batch_size=3))
+
+
+def test_a_network_of_others_without_weights_is_evaluated():
+    class Sum(nn.Module):
+        num_streams = 2
+        input_spec = None
+
+        def forward(self, x, *, active_streams=None):
+            return nn.functional.one_hot(x.flatten(1).sum(dim=1).long() % 3, 3).float()
+
+    data = torch.arange(7).float()[:, None], torch.arange(7) % 3
+    assert evaluate(Sum(), InMemory(*data, sizes=[4, 3]), [1, 2])[2].correct == 7

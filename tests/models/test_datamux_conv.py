@@ -97,7 +97,7 @@ def test_sizes_shrink_as_in_the_original():
 def test_other_sizes_are_refused_with_what_fits():
     with pytest.raises(ValueError, match="made for images of 20x20, but got 28x28: crop them"):
         network()(images(3, size=28))
-    with pytest.raises(ValueError, match="image_size=19 must be a whole number of at least 20"):
+    with pytest.raises(ValueError, match="image_size=19 must be an integer >= 20"):
         mn.DataMUXConvConfig(image_size=19)
     with pytest.raises(ValueError, match=r"\(batch, 1, height, width\)"):
         network()(images(3, channels=3))

@@ -138,5 +138,5 @@ def test_it_learns_to_retrieve_and_then_to_answer_in_both_streams(demux):
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="demux='mlp' is not known: choose from index, slots"):
         network(demux="mlp")
-    with pytest.raises(ValueError, match="num_streams=0 must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="num_streams=0 must be an integer >= 1"):
         network(num_streams=0)

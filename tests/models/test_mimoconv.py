@@ -67,7 +67,7 @@ def test_pooling_to_positions_keeps_what_averaging_loses():
         ({"stream_keys": "unitary", "binding": "mbat"}, "set binding='hrr'"),
         ({"stream_keys": "slots", "binding": "mbat", "num_streams": 17}, "raise initial_width"),
         ({"readout": "all"}, "choose from shared, stream"),
-        ({"pool": 0}, "pool=0 must be a whole number of at least 1"),
+        ({"pool": 0}, "pool=0 must be an integer >= 1"),
     ],
 )
 def test_settings_that_do_not_fit_each_other(settings, problem):

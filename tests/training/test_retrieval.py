@@ -78,5 +78,5 @@ def test_models_that_cannot_and_shares_that_are_none_are_refused(tmp_path):
         train(
             tiny_former(), TinySequences(), sequence_config(retrieval=0.1), run_dir=tmp_path / "run"
         )
-    with pytest.raises(ValueError, match="retrieval=1.5 must be a number at least 0 and at most 1"):
+    with pytest.raises(ValueError, match="retrieval=1.5 must be a number >= 0 and <= 1"):
         TrainConfig(retrieval=1.5)

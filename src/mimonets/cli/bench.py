@@ -5,9 +5,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from mimonets._figure import need_matplotlib
 from mimonets._files import write_text
 from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import add_json, add_model, check_can_write, check_device, positive
+from mimonets.cli._options import add_json, add_model, check_can_write, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,6 +34,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--channels-last", action="store_true", help="NHWC memory layout")
     parser.add_argument("--compile", action="store_true", help="through torch.compile")
+    parser.add_argument(
+        "--no-keep-memory",
+        dest="keep_memory",
+        action="store_false",
+        help="hand freed memory back to the system after every pass, as PyTorch does by itself",
+    )
     parser.add_argument("--device", default="cpu", help="such as cpu or cuda (%(default)s)")
     parser.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
     parser.add_argument("--plot", metavar="FILE", help="also draw a plot, such as speed.png")
@@ -41,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Time every mode and what one would run instead."""
+    from mimonets._device import choose_device
     from mimonets.evaluation import BenchSettings
     from mimonets.recipes import model_config
 
@@ -51,12 +59,15 @@ def run(args: Namespace) -> None:
         threads=args.threads,
         dtype=args.dtype,
         memory_format="channels_last" if args.channels_last else "contiguous_format",
-        device=check_device(args.device),
+        device=str(choose_device(args.device)),
         compile=args.compile,
+        keep_memory=args.keep_memory,
     )
     configs = [model_config(model, args.set) for model in args.models]
     for path in filter(None, (args.out, args.plot)):  # before minutes of timing, not after
         check_can_write(path)
+    if args.plot:
+        need_matplotlib()
     result, record = _time(args.models, configs, args.active_streams, settings)
     if args.out:
         write_text(Path(args.out), json.dumps(record, indent=2) + "\n")

@@ -5,20 +5,26 @@ Knows no models. What is read or fetched stays as it was published; what is deri
 
 from mimonets.data.batches import ImageBatches, SequenceBatches, evaluation_batches
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.images.augment import AugmentConfig
-from mimonets.data.registry import DATASETS, load_data
-from mimonets.data.sets import IGNORED, ImageSet, SequenceSet, Splits
+from mimonets.data.interface import IGNORED, Batches, from_loader
+from mimonets.data.registry import DATASETS, load_data, split_batches
+from mimonets.data.sets import ImageSet, SequenceSet, Splits
 
 __all__ = [
     "DATASETS",
     "IGNORED",
     "AugmentConfig",
+    "Batches",
     "DataConfig",
+    "DataSet",
     "ImageBatches",
     "ImageSet",
     "SequenceBatches",
     "SequenceSet",
     "Splits",
     "evaluation_batches",
+    "from_loader",
     "load_data",
+    "split_batches",
 ]

@@ -20,7 +20,8 @@ from mimonets.data.images.augment import (
     flip_where,
     standardise,
 )
-from mimonets.data.sets import IGNORED, AnySet, ImageSet, SequenceSet
+from mimonets.data.interface import IGNORED
+from mimonets.data.sets import AnySet, ImageSet, SequenceSet
 
 # b items   t tokens
 

@@ -7,35 +7,19 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.models import Model
+from mimonets.data.interface import IGNORED, Batches, as_batches
 from mimonets.vsa import check_active_streams
 
 # b batch   t tokens   c classes
 
-IGNORED = -100  # a label that is not scored
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-
-
-class Batches(Protocol):
-    """Data in batches: the same ones for the same epoch, whenever they are asked for."""
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        ...
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches of an epoch from number ``start`` on.
-
-        A batch is (images, labels), or (tokens, mask, labels) for sequences. Labels are (b,), or
-        (b, t) for next tokens, with -100 where nothing is scored.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +63,7 @@ def evaluating(model: AnyModule) -> Iterator[AnyModule]:
 
 
 def evaluate(
-    model: Model, batches: Batches, active_streams: Sequence[int] | None = None
+    model: Any, batches: Batches | Any, active_streams: Sequence[int] | None = None
 ) -> dict[int, ModeAccuracy]:
     """Measure accuracy, loss and calibration in each mode, over all inputs of ``batches``.
 
@@ -88,8 +72,12 @@ def evaluate(
     that is measured. Next-token tasks are judged by the last token that has a label.
 
     Args:
+        model: one of ours, or any module that keeps to :class:`~mimonets.models.MultipleInput`.
+        batches: :class:`~mimonets.data.Batches`, or a PyTorch ``DataLoader``, best not shuffled:
+            the order decides which inputs share a pass.
         active_streams: the modes; by default only the fastest.
     """
+    batches = as_batches(batches)
     modes = [model.num_streams] if active_streams is None else list(active_streams)
     for mode in modes:
         check_active_streams(mode, model.num_streams)
@@ -97,7 +85,7 @@ def evaluate(
         return {mode: _measure(model, batches, mode) for mode in modes}
 
 
-def _measure(model: Model, batches: Batches, mode: int) -> ModeAccuracy:
+def _measure(model: Any, batches: Batches, mode: int) -> ModeAccuracy:
     all_logits, all_labels = answers(model, batches, mode)
     right = all_logits.argmax(dim=-1) == all_labels
     return ModeAccuracy(
@@ -112,12 +100,12 @@ def _measure(model: Model, batches: Batches, mode: int) -> ModeAccuracy:
     )
 
 
-def answers(model: Model, batches: Batches, mode: int) -> tuple[Tensor, Tensor]:
+def answers(model: Any, batches: Batches, mode: int) -> tuple[Tensor, Tensor]:
     """Run a mode over all inputs: logits (n, c) and labels (n,), on the model's device.
 
     Nothing is read back while it runs, so that a GPU is never waited for.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     logits, labels = [], []
     for *inputs, wanted in _whole_groups(batches, mode):
         x, *mask = (part.to(device, non_blocking=True) for part in inputs)
@@ -127,6 +115,12 @@ def answers(model: Model, batches: Batches, mode: int) -> tuple[Tensor, Tensor]:
         logits.append(found.float())
         labels.append(wanted)
     return torch.cat(logits), torch.cat(labels)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Say where a model is; a model without weights is on the CPU."""
+    held = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if held is None else held.device
 
 
 def _whole_groups(batches: Batches, mode: int) -> Iterator[tuple[Tensor, ...]]:

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
+from mimonets._config import size, whole
 from mimonets.layers import (
     ActivationName,
     HRRBinding,
@@ -47,12 +48,12 @@ ReadoutName = Literal["shared", "stream"]
 class MIMOConvConfig(WideResNetConfig):
     """The multiple-input WideResNet. MIMONets, section 3."""
 
-    num_streams: int = 4  # inputs per superposition, N in the paper
-    initial_width: int = 4  # 64 feature maps to bind in
+    num_streams: int = size(4)  # inputs per superposition, N in the paper
+    initial_width: int = size(4)  # 64 feature maps to bind in
     activation: ActivationName = "prelu"
-    final_norm: bool = False  # the unbinding follows; this decides the paper's cost table
+    final_norm: bool = False  # only without it do our MACs match the paper's table
     binding: BindingName = "hrr"  # circular convolution, matrices, tiles or tied lanes
-    bind_after_stage: int = 0  # stages of the trunk that every input passes by itself first
+    bind_after_stage: int = whole(0, least=0)  # stages that every input passes by itself first
     stream_keys: KeyName = "gaussian"  # what the keys are drawn from; slots are matrices
     trainable_keys: bool = True
     unbinding_relu: bool = True  # ReLU after the unbinding matrices
@@ -62,12 +63,7 @@ class MIMOConvConfig(WideResNetConfig):
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        found = [
-            *super().problems(),
-            *self._wrong_choice("binding", get_args(BindingName)),
-            *self._wrong_choice("stream_keys", get_args(KeyName)),
-            *self._wrong_choice("readout", get_args(ReadoutName)),
-        ]
+        found = super().problems()
         if found:
             return found
         found += self._problems_with_keys() if self.has_keys else self._problems_without_keys()
@@ -134,9 +130,6 @@ class MIMOConvConfig(WideResNetConfig):
         elif self.slow == "full":
             found += full_problems(self.num_streams, self.stem_stride)
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        return {**super()._smallest(), "num_streams": 1, "bind_after_stage": 0}
 
 
 class MIMOConv(ImageModel):

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Generator, Tensor, nn
 
-from mimonets._config import is_whole
+from mimonets._config import MAX_SIZE, is_whole
 from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.models.baselines.transformer import PerformerConfig, make_features
 from mimonets.models.blocks import Block, FullySuperposedBlock, SuperposedMLPBlock
@@ -35,12 +35,11 @@ class MIMOFormerConfig(PerformerConfig):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        found += self._wrong_choice("superpose", get_args(SuperposeName))
         grid = self.grid
         if (
             not isinstance(grid, tuple)
             or len(grid) != 2
-            or not all(is_whole(side) and side >= 1 for side in grid)
+            or not all(is_whole(side) and 1 <= side <= MAX_SIZE for side in grid)
         ):
             found.append(f"grid={grid!r} must be two integers >= 1, such as (2, 2).")
         return found

@@ -2,15 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from mimonets._config import Config
+from mimonets._config import Config, size
 from mimonets._inputs import InputSpec
 from mimonets.attention.sums import check_mask
-from mimonets.models.base import Model
+from mimonets.models.base import MAX_DEPTH, Model
 
 # b batch   t tokens   e embedding
 
@@ -24,14 +24,14 @@ ActivationName = Literal["gelu", "relu"]
 class TransformerConfig(Config):
     """A Transformer with softmax attention, the baseline whose cost is quadratic in the length."""
 
-    vocab_size: int = 256  # token ids are 0 .. vocab_size - 1
-    max_length: int = 1024  # tokens of the longest sequence; cost and bench use it
-    num_classes: int = 10  # not used by head="next_token"
-    depth: int = 3  # blocks
-    heads: int = 4
-    head_dim: int = 64  # D in the paper
-    dim: int = 64  # size of the embedding, E in the paper
-    hidden_dim: int = 128  # of the MLPs
+    vocab_size: int = size(256)  # token ids are 0 .. vocab_size - 1
+    max_length: int = size(1024)  # tokens of the longest sequence; cost and bench use it
+    num_classes: int = size(10)  # not used by head="next_token"
+    depth: int = size(3, most=MAX_DEPTH)  # blocks
+    heads: int = size(4)
+    head_dim: int = size(64)  # D in the paper
+    dim: int = size(64)  # size of the embedding, E in the paper
+    hidden_dim: int = size(128)  # of the MLPs
     head: HeadName = "classify"  # or pair: two documents, one answer; or next_token
     pooling: PoolingName = "mean"  # over real tokens, or an added CLS token
     positions: PositionName = "learned"  # or fixed: sines and cosines
@@ -44,10 +44,6 @@ class TransformerConfig(Config):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        found += self._wrong_choice("head", get_args(HeadName))
-        found += self._wrong_choice("pooling", get_args(PoolingName))
-        found += self._wrong_choice("positions", get_args(PositionName))
-        found += self._wrong_choice("activation", get_args(ActivationName))
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
         if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:
@@ -57,10 +53,6 @@ class TransformerConfig(Config):
         if self.head != "next_token" and self.pooling == "cls" and self.causal:
             found.append("pooling='cls' sees nothing if causal=True: use pooling='mean'.")
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        names = ("vocab_size", "max_length", "num_classes", "depth", "heads", "head_dim", "dim")
-        return dict.fromkeys((*names, "hidden_dim"), 1)
 
 
 class SequenceModel(Model):

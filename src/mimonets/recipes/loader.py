@@ -22,6 +22,8 @@ SECTIONS: dict[str, type[Any] | None] = {
     "train": TrainConfig,
 }
 
+WRONG_VALUE = (ArgumentError, ValueError, TypeError, OverflowError)  # what a config may raise
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -96,7 +98,7 @@ def make_recipe(
         values = settings.get(section, {})
         try:
             configs[section] = _typed(section, config_class, values)
-        except (ArgumentError, ValueError, TypeError):
+        except WRONG_VALUE:
             problems += _setting_problems(section, config_class, values)
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
@@ -166,14 +168,20 @@ def _apply_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> list
             )
             continue
         try:
-            settings.setdefault(section, {})[name] = yaml.safe_load(value)
+            settings.setdefault(section, {})[name] = _without_circles(yaml.safe_load(value))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            reason = getattr(error, "problem", None) or type(error).__name__
+            reason = getattr(error, "problem", None) or shorten(str(error) or "it is too deep")
             problems.append(
                 f"cannot read the value of {section}.{name}, {shorten(repr(value))}: {reason}; "
                 f"write it as in YAML, such as 2, 0.5, relu or [2, 2]"
             )
     return problems
+
+
+def _without_circles(value: Any) -> Any:
+    """Give the value back; raises ValueError if it holds itself, as YAML's ``&a [*a]`` does."""
+    json.dumps(value, default=str, skipkeys=True)
+    return value
 
 
 def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:
@@ -188,7 +196,7 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
         try:
             _parser(section, config_class).parse_object({section: {name: settings[name]}})
             good[name] = settings[name]
-        except (ArgumentError, ValueError, TypeError) as error:
+        except WRONG_VALUE as error:
             # jsonargparse says: Parser key "model.width":\n  Expected a <class 'int'>. Got ...
             reason = str(error).partition("\n")[2].strip() or str(error)
             for clutter in ("typing.", "<class '", "'>"):
@@ -197,7 +205,7 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
             problems.append(f"{section}.{name}: {reason[:1].lower()}{reason[1:].rstrip('.')}")
     try:
         _typed(section, config_class, good)
-    except (ArgumentError, ValueError, TypeError) as error:
+    except WRONG_VALUE as error:
         words = str(error)
         problems.append(shorten(words.partition(": ")[2] or words, most=2000).rstrip("."))
     return problems

@@ -47,6 +47,7 @@ class Ticket:
     tenant: str = ""
     shares: bool = False
     limit: int = 10**9
+    least: int = 0
     alone: bool = False
     priority: int = 0
     cascade: bool = False
@@ -211,6 +212,7 @@ class Batcher:
             arrival=ticket.arrival,
             deadline=ticket.deadline,
             limit=ticket.limit,
+            least=ticket.least,
             tenant=ticket.tenant,
             shares=ticket.shares,
             alone=ticket.alone,
@@ -237,8 +239,7 @@ class Batcher:
                 for mode in policy.modes
             ]
             for item in list(lane.queue):
-                mode = 0 if item.alone else min(policy.fastest, item.limit)
-                if soonest[mode] > item.deadline:
+                if soonest[item.mode(policy.fastest)] > item.deadline:
                     late += self.end(item.owner, TimeoutError("The deadline has passed."))
         return late
 

@@ -46,11 +46,17 @@ class Mode:
     accuracy: float | None = None  # fraction of right answers on test data, where it is known
     name: str = ""  # which network or resolution, where there are several
     confidence: float | None = None  # cascade: answers below it are worth a rerun in slow mode
+    point: int = 0  # which of the network's ways to run it is
 
     @property
     def cost(self) -> float:
         """Seconds per input when all groups are full and the batch is large."""
         return self.time.per_pass / self.active_streams + self.time.per_input
+
+    @property
+    def seconds_of_a_group(self) -> float:
+        """Seconds that one full group takes."""
+        return self.time.of(self.active_streams, self.active_streams)
 
 
 def calls_and_passes(inputs: int, active_streams: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from mimonets._config import Config
+from mimonets._config import Config, whole
 from mimonets.serving.modes import Mode
 
 MISS_FACTOR = 1.1  # the safety factor grows by 10 % with every late job
@@ -31,8 +31,8 @@ class PolicySettings(Config):
     """What the operator of a server may choose."""
 
     theta: float = 0.6  # fraction of the time budget that the queue may use
-    passes: int = 2  # passes per job in all modes but the fastest: decide again soon
-    max_passes: int = 8  # passes per job in the fastest mode
+    passes: int = whole(2)  # passes per job in all modes but the fastest: decide again soon
+    max_passes: int = whole(8)  # passes per job in the fastest mode
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -40,9 +40,6 @@ class PolicySettings(Config):
         if not 0 < self.theta <= 1:
             found.append(f"theta={self.theta!r} must be above 0 and at most 1.")
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        return {"passes": 1, "max_passes": 1}
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +49,7 @@ class Item:
     arrival: float
     deadline: float
     limit: int = 10**9  # the fastest mode it may run in, as an index
+    least: int = 0  # the slowest mode it may run in, as an index
     tenant: str = ""
     shares: bool = False  # may share a pass with other tenants who agreed to that too
     alone: bool = False  # deterministic: runs as a batch of one, in the slowest mode
@@ -64,6 +62,10 @@ class Item:
     def place(self) -> tuple[int, float, int]:
         """Order of service: earliest deadline first within a priority."""
         return (self.priority, self.deadline, self.number)
+
+    def mode(self, gear: int) -> int:
+        """Tell in which mode it runs when the policy chose this one."""
+        return 0 if self.alone else min(max(gear, self.least), self.limit)
 
     def neighbours(self) -> object:
         """Tell with whom it may share a pass: inputs whose answers here are equal."""
@@ -129,7 +131,7 @@ class Backlog:
 
     def add(self, item: Item) -> float:
         """Add an input; returns the seconds that all of them need."""
-        index = 0 if item.alone else min(self._gear, item.limit)
+        index = item.mode(self._gear)
         mode = self._modes[index]
         time = mode.time
         who = (index, item.neighbours())
@@ -245,7 +247,7 @@ class Policy:
         open_groups: dict[object, Group] = {}
         # Far down the queue little is left to fill; looking there would take time in every job.
         for item in queue[: 4 * passes * self.modes[gear].active_streams]:
-            mode = 0 if item.alone else min(gear, item.limit)
+            mode = item.mode(gear)
             who = (mode, item.neighbours())
             group = open_groups.get(who)
             if group is None:

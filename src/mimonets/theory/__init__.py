@@ -32,7 +32,7 @@ from mimonets.theory.kernel import (
     softmax_kernel,
     superposed_relu_kernel,
 )
-from mimonets.theory.planner import Line, Plan, plan
+from mimonets.theory.planner import Line, WidthPlan, plan
 from mimonets.theory.plots import plot_bounds, plot_relu_kernel
 from mimonets.theory.report import theory_report
 from mimonets.theory.simulation import Estimate
@@ -41,7 +41,7 @@ from mimonets.theory.tails import bernstein_bound, hoeffding_bound
 __all__ = [
     "Estimate",
     "Line",
-    "Plan",
+    "WidthPlan",
     "any_pair_bound",
     "bernstein",
     "bernstein_bound",

@@ -48,7 +48,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WidthPlan:
     """What the bounds say about a width, and what they do not."""
 
     dim: int
@@ -80,7 +80,7 @@ def plan(
     cosine: float = 1.0,
     items: int = 10,
     tokens: int = 1,
-) -> Plan:
+) -> WidthPlan:
     """Say how likely interference is, how many streams the width carries, and what they need.
 
     Args:
@@ -135,7 +135,7 @@ def plan(
         carried = _most(bound, dim, probability)
         needed = _least(bound, num_streams, probability)
         lines.append(Line(question, source, bound(dim, num_streams), carried, needed))
-    return Plan(
+    return WidthPlan(
         dim,
         num_streams,
         square_grid(num_streams),
@@ -201,7 +201,7 @@ def _check(
     }
     for name, (value, most) in whole.items():
         if not 1 <= value <= most:
-            raise ValueError(f"{name}={value} does not fit: pass a whole number from 1 to {most}.")
+            raise ValueError(f"{name}={value} does not fit: pass an integer from 1 to {most}.")
     if not 0 < probability < 1:
         raise ValueError(
             f"probability={probability} does not fit: tolerate something between 0 and 1, "

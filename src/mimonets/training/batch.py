@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mimonets.evaluation.accuracy import IGNORED, Batches
+from mimonets.data.interface import IGNORED, Batches
 
 # b batch   t tokens
 
@@ -103,45 +102,6 @@ def gather(fabric: Any, batch: Batch, *, even: bool) -> Batch:
         return torch.cat([rows[:count] for rows, count in zip(everything, counts, strict=True)])
 
     return Batch(collect(batch.inputs), collect(batch.labels))
-
-
-def as_batches(data: Any) -> Batches:
-    """Give batches as they are, and make batches of a PyTorch ``DataLoader``."""
-    if hasattr(data, "epoch"):
-        return data
-    if hasattr(data, "__iter__") and hasattr(data, "__len__"):
-        return LoaderBatches(data)
-    raise ValueError(
-        f"Training takes batches (len and epoch(number, start)) or a DataLoader with a length, "
-        f"not a {type(data).__name__}."
-    )
-
-
-@dataclass(frozen=True)
-class LoaderBatches:
-    """A PyTorch ``DataLoader`` of (inputs, labels), or (tokens, mask, labels), as batches.
-
-    Its order follows from the number of the epoch, so that a run that resumes sees the same.
-    """
-
-    loader: Any
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the batches of an epoch from number ``start`` on."""
-        set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
-        with torch.random.fork_rng():  # a shuffling sampler draws its seed at the first batch
-            torch.manual_seed(epoch)
-            if getattr(self.loader, "generator", None) is not None:
-                self.loader.generator.manual_seed(epoch)
-            batches = iter(self.loader)
-            first = list(islice(batches, 1))
-        for batch in islice(chain(first, batches), start, None):
-            yield tuple(batch)
 
 
 def shard(batches: Batches, rank: int, world_size: int) -> Batches:

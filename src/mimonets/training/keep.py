@@ -4,7 +4,8 @@ from itertools import islice
 
 from torch import nn
 
-from mimonets.evaluation.accuracy import Batches, evaluate
+from mimonets.data.interface import Batches
+from mimonets.evaluation.accuracy import evaluate
 from mimonets.layers import recalibrate, untrained_modes
 from mimonets.training.result import Row, TrainResult
 from mimonets.training.run_folder import RunFolder

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._memory import keep_freed_memory
-from mimonets.evaluation.accuracy import Batches
+from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
 
 
@@ -106,6 +106,13 @@ def check_fit(
                 f"{warm_up}={fraction:g} is a warm-up that {name} does not have: "
                 f"set train.{warm_up}=0."
             )
+    if config.teacher == "slow" and 1 not in config.mode_shares(streams):
+        problems.append(
+            "teacher='slow' is this network with one active stream, a mode that is not trained: "
+            "set train.fast_share below 1, or name 1 in train.modes."
+        )
+    if config.teacher == "slow" and streams == 1:
+        problems.append(f"teacher='slow' needs several streams, and {name} has one.")
     top = max(config.evaluate_modes or (1,))
     if top > streams:
         problems.append(

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from mimonets.training.batch import as_batches, shard
+from mimonets.data.interface import as_batches
+from mimonets.training.batch import shard
 from mimonets.training.config import TrainConfig
 from mimonets.training.identity import Identity
 from mimonets.training.keep import end_epoch, finish, validate

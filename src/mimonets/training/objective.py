@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.evaluation.accuracy import IGNORED
+from mimonets.data.interface import IGNORED
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 

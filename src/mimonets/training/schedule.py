@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding
+from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding, TiedConv2d
 from mimonets.models.sequence import Embedding
 from mimonets.training.config import TrainConfig
 
@@ -23,7 +23,7 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
 
     The paper's rule (appendix D): none on the slopes and bends of activations, on stream keys and
     on unbinding, its bias included. With ``decay_all=False`` none on biases, norms and embeddings
-    either.
+    either. Weights between tied lanes have ``cross_decay``, if it is set.
     """
     spared: tuple[type[nn.Module], ...] = (nn.PReLU, ShiftedReLU, StreamUnbinding)
     if not config.decay_all:
@@ -37,9 +37,12 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not config.decay_all:
         without.update(parameter for parameter in trained if parameter.ndim < 2)
+    lanes = [m.cross for m in model.modules() if isinstance(m, TiedConv2d)]
+    cross = set() if config.cross_decay is None else set(lanes)
     groups = (
-        ([p for p in trained if p not in without], config.weight_decay),
+        ([p for p in trained if p not in without | cross], config.weight_decay),
         ([p for p in trained if p in without], 0.0),
+        ([p for p in trained if p in cross], config.cross_decay),
     )
     return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
 

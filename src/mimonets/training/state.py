@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
+from mimonets.training.distillation import make_teacher
 from mimonets.training.schedule import make_optimizer, make_scheduler
 from mimonets.training.stability import GradientFilter, Statistics, WeightAverage
 
@@ -34,6 +35,7 @@ class TrainState:
         self.filter = GradientFilter(config)
         self.statistics = Statistics(model)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
+        self.teacher = make_teacher(model, config, fabric.device)
         self.tally = Tally(fabric.device)
         self.step = 0
         self.best = -1.0  # validation accuracy

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from mimonets.training.batch import Batch, gather
 from mimonets.training.config import TrainConfig
-from mimonets.training.objective import count_right, penalty, task_loss
+from mimonets.training.distillation import taught_loss, watching
+from mimonets.training.objective import count_right, penalty
 from mimonets.training.state import TrainState
-from mimonets.training.warm_ups import Grid, grid_at, warm_up_at
+from mimonets.training.warm_ups import Grid, grid_at, streams_at, warm_up_at
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,12 @@ class StepPlan:
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
     warm_up: str | None = None  # the simpler way to run that this step takes
+    gear: int | None = None  # of a network that has several, see GearedWideResNet
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the model's forward takes beside the batch and the number of active streams."""
+        return {} if self.gear is None else {"gear": self.gear}
 
     def warming_up(self, model: Any) -> AbstractContextManager[None]:
         """Let the model run as this step wants it; most steps ask nothing of it."""
@@ -48,6 +55,7 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     rng = random.Random(f"{config.seed}/{step}")
     shares = config.mode_shares(model.num_streams)
     active = rng.choices(list(shares), list(shares.values()))[0]
+    active = min(active, streams_at(config, model.num_streams, step, total_steps))
     share = rng.betavariate(config.mixup, config.mixup) if config.mixup else 1.0
     grid = grid_at(config, model, step, total_steps)
     if grid is not None:
@@ -55,7 +63,10 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     streams = active if config.slow_inputs == "per-stream" else model.num_streams
     inputs = config.batch_size * (streams if config.per_stream else 1)
     warm_up = warm_up_at(config, step, total_steps)
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
+    seed = rng.getrandbits(62)
+    gears = getattr(model, "num_gears", 1)
+    gear = rng.randint(1, gears) if gears > 1 else None
+    return StepPlan(active, grid, inputs, share, seed, warm_up, gear)
 
 
 def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
@@ -109,17 +120,22 @@ def prepare(fabric: Any, data: tuple[Tensor, ...], plan: StepPlan, *, even: bool
 def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tensor]:
     """Run the network forwards and backwards, in parts; returns mean loss and right answers."""
     fabric, config = state.fabric, state.config
+    teacher = None if plan.warm_up == "retrieval" else state.teacher
     pieces = batch.split(config.accumulate, plan.active_streams)
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
         last = piece is pieces[-1]
-        with fabric.no_backward_sync(state.network, enabled=not last):
+        with (
+            fabric.no_backward_sync(state.network, enabled=not last),
+            watching(state.model if config.distill_features else None) as features,
+        ):
             logits = state.network(
                 piece.inputs,
                 active_streams=plan.active_streams,
                 **piece.arguments(),
+                **plan.options,
             )
-            loss = task_loss(logits, piece, config)
+            loss = taught_loss(logits, piece, config, teacher, features)
             if len(pieces) > 1:
                 loss = loss * (piece.scored / batch.scored.clamp_min(1))
             fabric.backward(loss + penalty(state.model, config) if last else loss)

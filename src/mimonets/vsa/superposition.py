@@ -1,9 +1,9 @@
 """Put a batch into streams and take the answers out again. MIMONets, sections 2 and A.4.
 
 A *group* is the set of inputs that share one pass. With A active inputs and N streams, stream k
-carries input k mod A of its group: each input sits in N/A streams, or as near to that as whole
-numbers allow. The last group of a batch may be short; its inputs then spread over all N streams
-by the same rule, so that no stream is ever empty and no input is ever lost.
+carries input k mod A of its group: each input sits in N/A streams, rounded up or down. The last
+group of a batch may be short; its inputs then spread over all N streams by the same rule, so that
+no stream is ever empty and no input is ever lost.
 """
 
 from numbers import Integral
@@ -128,7 +128,7 @@ def unfold_streams(x: Tensor, batch_size: int, active_streams: int | None = None
     """
     groups, num_streams = x.shape[:2]
     active = check_active_streams(active_streams, num_streams)
-    whole, left_over = batch_size // active, batch_size % active
+    whole, left_over = batch_size // active, batch_size % active  # exporters know no divmod
     if batch_size < 1 or groups != whole + (left_over > 0):
         raise ValueError(
             f"{groups} groups of {active} inputs do not hold a batch of {batch_size}: "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from mimonets._config import Config
+from mimonets._config import Config, size
 from mimonets.models.base import ImageModel
 from mimonets.vsa import check_active_streams, fold_streams, unfold_streams
 
@@ -26,21 +26,18 @@ class DataMUXConvConfig(Config):
     3
     """
 
-    num_streams: int = 4  # inputs per superposition; slots in their words
-    mux_hidden: int = 16  # hidden maps of each stream's multiplexing network
-    mux_maps: int = 8  # maps that all inputs share after it
-    in_channels: int = 1
-    num_classes: int = 10
-    image_size: int = 20  # side of the images; no other size works
+    num_streams: int = size(4)  # inputs per superposition; slots in their words
+    mux_hidden: int = size(16)  # hidden maps of each stream's multiplexing network
+    mux_maps: int = size(8)  # maps that all inputs share after it
+    in_channels: int = size(1)
+    num_classes: int = size(10)
+    # Side of the images; no other size works.
+    image_size: int = size(20, least=MIN_LENET_SIZE)
 
     @property
     def final_size(self) -> int:
         """Side of the maps after the last convolution of the LeNet."""
         return ((self.image_size - 2) // 2 - 3) // 2 - 2
-
-    def _smallest(self) -> dict[str, int]:
-        names = ("num_streams", "mux_hidden", "mux_maps", "in_channels", "num_classes")
-        return {**dict.fromkeys(names, 1), "image_size": MIN_LENET_SIZE}
 
 
 class NonlinearMultiplexing(nn.Module):

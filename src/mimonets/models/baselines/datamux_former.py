@@ -4,12 +4,13 @@ Murahari et al., "DataMUX: Data Multiplexing for Neural Networks", NeurIPS 2022.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from mimonets._config import size
 from mimonets.attention.modules import SoftmaxAttention
 from mimonets.models.blocks import Block
 from mimonets.models.sequence import SequenceModel, TransformerConfig
@@ -24,15 +25,8 @@ DemuxName = Literal["index", "slots"]
 class DataMUXFormerConfig(TransformerConfig):
     """DataMUX on sequences. Murahari et al., NeurIPS 2022."""
 
-    num_streams: int = 2  # sequences per superposition; slots in their words
+    num_streams: int = size(2)  # sequences per superposition; slots in their words
     demux: DemuxName = "index"  # a prefix place per stream, joined to every token; or a layer each
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        return [*super().problems(), *self._wrong_choice("demux", get_args(DemuxName))]
-
-    def _smallest(self) -> dict[str, int]:
-        return {**super()._smallest(), "num_streams": 1}
 
 
 class GaussianMultiplexing(nn.Module):

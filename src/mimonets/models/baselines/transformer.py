@@ -1,10 +1,11 @@
 """The one-input baselines of MIMOFormer: softmax attention, and linear attention."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Generator, Tensor, nn
 
+from mimonets._config import size
 from mimonets.attention import DPFP, FeatureMap, ReLUFeatures, SoftmaxFeatures
 from mimonets.attention.modules import Attention, LinearAttention, SoftmaxAttention
 from mimonets.models.blocks import Block
@@ -19,15 +20,8 @@ class PerformerConfig(TransformerConfig):
     """A Performer: linear attention with random features. Choromanski et al., ICLR 2021."""
 
     features: FeatureName = "relu"  # FAVOR+ with ReLU or softmax features, or DPFP
-    num_features: int = 256  # R in the paper; DPFP has 2 * head_dim * dpfp_nu
-    dpfp_nu: int = 1
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        return [*super().problems(), *self._wrong_choice("features", get_args(FeatureName))]
-
-    def _smallest(self) -> dict[str, int]:
-        return {**super()._smallest(), "num_features": 1, "dpfp_nu": 1}
+    num_features: int = size(256)  # R in the paper; DPFP has 2 * head_dim * dpfp_nu
+    dpfp_nu: int = size(1)
 
 
 class Transformer(SequenceModel):

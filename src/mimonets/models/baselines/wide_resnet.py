@@ -5,12 +5,12 @@ Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets._config import Config, is_whole
+from mimonets._config import Config, is_whole, size
 from mimonets.layers import (
     ActivationName,
     BatchNorm2d,
@@ -19,10 +19,9 @@ from mimonets.layers import (
     TiedConv2d,
     init_convolution,
     make_activation,
-    running,
     total_isometry_penalty,
 )
-from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
+from mimonets.models.base import MAX_DEPTH, MIN_IMAGE_SIZE, ImageModel
 from mimonets.vsa import check_active_streams
 
 # b batch (or g groups)   s streams   c feature maps   h, w position
@@ -38,19 +37,21 @@ class WideResNetConfig(Config):
     2
     """
 
-    depth: int = 28  # 6n + 4: three stages of n blocks with two convolutions each
-    width: int = 10  # multiplies the 16, 32 and 64 feature maps of the stages
-    initial_width: int = 1  # multiplies the 16 feature maps of the first layer
-    in_channels: int = 3  # input maps: 1 for grey, 3 for colour
-    num_classes: int = 100
-    image_size: int = 32  # side of the images it is made for, used by cost and bench; others work
+    # 6n + 4: three stages of n blocks with two convolutions each.
+    depth: int = size(28, least=10, most=MAX_DEPTH)
+    width: int = size(10)  # multiplies the 16, 32 and 64 feature maps of the stages
+    initial_width: int = size(1)  # multiplies the 16 feature maps of the first layer
+    in_channels: int = size(3)  # input maps: 1 for grey, 3 for colour
+    num_classes: int = size(100)
+    # Side of the images it is made for, used by cost and bench; others work.
+    image_size: int = size(32, least=MIN_IMAGE_SIZE)
     activation: ActivationName = "relu"  # inside the residual blocks
     skip_init: bool = False  # scale each residual branch by a number that starts at 0
     dirac_init: bool = False  # start the trunk's convolutions as identities
     shortcut_norm: bool = False  # batch norm after 1x1 shortcuts, as in the authors' code
     final_norm: bool = True  # batch norm and activation before the pooling
-    pool: int = 1  # positions per side that the pooling leaves; 1 averages the whole image
-    stem_stride: int = 1  # of the first layer: 2 makes it a network for half the resolution
+    pool: int = size(1)  # positions per side that the pooling leaves; 1 averages the whole image
+    stem_stride: int = size(1)  # of the first layer: with 2, a network for half the resolution
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -60,7 +61,6 @@ class WideResNetConfig(Config):
                 f"depth={self.depth} does not split into three equal stages: "
                 f"a WideResNet needs depth = 6n + 4, such as 10, 16 or 28."
             )
-        found += self._wrong_choice("activation", get_args(ActivationName))
         if not found and self.image_size < MIN_IMAGE_SIZE * self.stem_stride:
             found.append(
                 f"stem_stride={self.stem_stride} leaves too little of images of {self.image_size}x"
@@ -83,24 +83,10 @@ class WideResNetConfig(Config):
         """Numbers after the pooling; D_o of the unbinding."""
         return 64 * self.width * self.pool**2
 
-    def _smallest(self) -> dict[str, int]:
-        return {
-            "depth": 10,
-            "width": 1,
-            "initial_width": 1,
-            "in_channels": 1,
-            "num_classes": 1,
-            "image_size": MIN_IMAGE_SIZE,
-            "pool": 1,
-            "stem_stride": 1,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class WideIsoNetConfig(WideResNetConfig):
     """A WideResNet to be trained with the isometry penalty: the paper's stronger baseline."""
-
-    activation: ActivationName = "prelu"
 
 
 class NormAct(nn.Module):
@@ -291,8 +277,7 @@ class WideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        with running(1):
-            return self.classifier(self.trunk(self.stem(images)))
+        return self.classifier(self.trunk(self.stem(images)))
 
     @property
     def title(self) -> str:
@@ -305,7 +290,12 @@ class WideResNet(ImageModel):
 
 
 class WideIsoNet(WideResNet):
-    """A WideResNet meant for training with the isometry penalty, with parametric ReLUs."""
+    """A WideResNet that is trained with the isometry penalty; otherwise the same network."""
 
     kind = "wideisonet"
     config_class = WideIsoNetConfig
+
+    @classmethod
+    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+        """Keep the parametric ReLUs that version 1 had by default."""
+        return {"activation": "prelu", **config} if version == 1 else config

@@ -1,0 +1,226 @@
+"""An export under way: the folder so far, and the manifest that describes it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mimonets.inference.cpu import cpu_features
+from mimonets.inference.engine import Engine
+from mimonets.inference.manifest import Graphs, Manifest, hash_file, write_manifest
+from mimonets.inference.measure import accuracies, count_macs, service_times
+from mimonets.inference.other_formats import write_openvino, write_pt2
+from mimonets.inference.torch_runtime import relative_difference
+from mimonets.inference.trace import SharedWeights, to_onnx, trace
+
+LENGTH = 128  # tokens of the random sequences to compare on; every length runs the same graph
+Batch = tuple[Any, ...]  # (images, labels) or (tokens, mask, labels)
+
+
+class Exporter:
+    """Writes the formats, compares them with PyTorch and measures them, one after the other."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        folder: Path,
+        manifest: Manifest,
+        inputs: Any,
+        tolerance: float,
+        tell: Callable[[str], object],
+    ) -> None:
+        self.model, self.folder, self.tolerance, self.tell = model, folder, tolerance, tell
+        self.manifest = replace(manifest, versions=_versions(), cpu=cpu_features())
+        self.reference = Engine(model, "torch")
+        self.reference.manifest = manifest  # with the modes that are exported, and no others
+        count = 3 * manifest.num_streams + 1
+        draw: Any = model.example_inputs
+        example = draw(count) if inputs is None else torch.as_tensor(inputs)
+        if inputs is None and manifest.takes_mask:
+            example = example[..., :LENGTH]
+        self.example: Tensor = example[torch.arange(count) % len(example)]  # as often as needed
+
+    def write(self, formats: Sequence[str], *, onnx: bool) -> None:
+        """Trace every mode, write it in each format and compare it with PyTorch.
+
+        ``onnx`` asks for ONNX graphs as a step on the way to others; see :meth:`finish`.
+        """
+        self._keep_model()
+        weights = SharedWeights(self.folder / "weights.bin")
+        graphs: dict[str, dict[str, str]] = {}
+        programs: dict[str, dict[str, str]] = {}
+        for mode in self.manifest.modes:
+            active = mode.active_streams
+            self.tell(f"tracing {active} active")
+            for which in ("plain", "masked")[: 1 + self.manifest.takes_mask]:
+                program = trace(
+                    self.model, self.manifest, active, self.example, masked=which == "masked"
+                )
+                name = f"mode-{active}" + ("-mask" if which == "masked" else "")
+                if "pt2" in formats:
+                    path = write_pt2(program, self.folder / f"{name}.pt2")
+                    programs.setdefault(str(active), {})[which] = path.name
+                if onnx:
+                    graph = to_onnx(program, self.manifest.model)
+                    weights.write(graph, self.folder / f"{name}.onnx")
+                    graphs.setdefault(str(active), {})[which] = f"{name}.onnx"
+        if graphs:
+            self.add("onnx", graphs, "weights.bin")
+            self.compare("onnx", "onnxruntime")
+        if "openvino" in formats:
+            self.add("openvino", write_openvino(self.folder, graphs))
+            self.compare("openvino", "openvino")
+        if programs:
+            self.add("pt2", programs)
+            self.compare("pt2", "pt2")
+
+    def finish(self, formats: Sequence[str]) -> None:
+        """Remove ONNX graphs that were only a step on the way, and write the manifest."""
+        kept = dict(self.manifest.formats)
+        if "onnx" not in formats:
+            for path in kept.pop("onnx", Graphs({})).files:
+                (self.folder / path).unlink()
+            (self.folder / "weights.bin").unlink(missing_ok=True)
+        self.manifest = replace(self.manifest, formats=kept)
+        write_manifest(self.manifest, self.folder)
+
+    def compare(self, format_name: str, backend: str) -> None:
+        """Hold every mode to PyTorch's answers, for several numbers of inputs, or refuse."""
+        self.tell(f"comparing {backend} with PyTorch")
+        engine = self.engine(backend)
+        found: dict[str, float] = {}
+        for mode in engine.modes:
+            group = self.manifest.answers_per_group(mode)
+            for batch in sorted({group, 3 * group, 2 * group + 1}):
+                for mask in (None, self._mask())[: 1 + self.manifest.takes_mask]:
+                    difference = self._difference(engine, mode, batch, mask)
+                    found[str(mode)] = max(difference, found.get(str(mode), 0.0))
+                    if not difference <= self.tolerance:
+                        raise ValueError(
+                            f"{self.manifest.model} with {mode} active answers differently in "
+                            f"{backend} than in PyTorch, by {difference:.2g} of the largest answer "
+                            f"where {self.tolerance:.2g} is allowed; nothing was written."
+                        )
+        graphs = self.manifest.formats[format_name]
+        self._set_format(format_name, replace(graphs, difference=found))
+
+    def measure_accuracy(self, evaluation: Sequence[Batch]) -> None:
+        """Measure the accuracy of every mode in PyTorch."""
+        for mode in self.manifest.modes:
+            self.accuracy_of("float32", evaluation, mode.active_streams)
+
+    def accuracy_of(
+        self, precision: str, evaluation: Sequence[Batch], active_streams: int
+    ) -> float:
+        """Measure one mode in one backend, or in PyTorch for "float32", and write it down."""
+        self.tell(f"accuracy with {active_streams} active in {precision}")
+        engine = self.reference if precision == "float32" else self.engine(precision)
+        found = accuracies(engine, evaluation, active_streams)
+        self._set_modes("accuracy", precision, {active_streams: found})
+        return found
+
+    def note(self, format_name: str, notes: dict[str, Any]) -> None:
+        """Write down how a format was made."""
+        self._set_format(format_name, replace(self.manifest.formats[format_name], notes=notes))
+
+    def measure_times(self) -> None:
+        """Count the operations of every mode and time it in every backend that was written."""
+        macs = {
+            mode.active_streams: count_macs(
+                self.model,
+                self.example[: self.manifest.answers_per_group(mode.active_streams)],
+                mode.active_streams,
+            )
+            for mode in self.manifest.modes
+        }
+        self.manifest = replace(
+            self.manifest,
+            modes=tuple(
+                replace(mode, macs_per_input=macs[mode.active_streams])
+                for mode in self.manifest.modes
+            ),
+        )
+        for backend, format_name, package in (
+            ("onnxruntime", "onnx", "onnxruntime"),
+            ("openvino", "openvino", "openvino"),
+            ("onnxruntime-int8", "onnx-int8", "onnxruntime"),
+            ("openvino-int8", "openvino-int8", "openvino"),
+        ):
+            if format_name in self.manifest.formats and find_spec(package) is not None:
+                self.tell(f"timing {backend}")
+                engine = self.engine(backend)
+                self._set_modes("service_seconds", backend, service_times(engine))
+                self.manifest = replace(self.manifest, threads=engine.threads)
+
+    def engine(self, backend: str) -> Engine:
+        """Open what was written so far."""
+        write_manifest(self.manifest, self.folder)
+        return Engine(self.folder, backend)
+
+    def _difference(self, engine: Engine, mode: int, batch: int, mask: Tensor | None) -> float:
+        options = {} if mask is None else {"mask": mask[:batch]}
+        expected = self.reference(self.example[:batch], mode, **options).numpy()
+        if not np.isfinite(expected).all():
+            raise ValueError(
+                f"{self.manifest.model} with {mode} active gives answers that are not finite in "
+                f"PyTorch already; nothing was written."
+            )
+        found = engine(self.example[:batch], mode, **options)
+        return relative_difference(found.numpy(), expected)
+
+    def _mask(self) -> Tensor:
+        """Mark sequences of several lengths as real."""
+        length = self.example.shape[-1]
+        lengths = length - torch.arange(len(self.example)) % max(1, length // 2)
+        mask = torch.arange(length) < lengths.view(-1, *[1] * (self.example.ndim - 1))
+        return mask.expand(self.example.shape).contiguous()
+
+    def _keep_model(self) -> None:
+        """Keep one of our own networks as it is, for the PyTorch engines."""
+        from mimonets.models import save
+        from mimonets.models.base import Model
+
+        if isinstance(self.model, Model):
+            save(self.model, self.folder / "model")
+            names = sorted(path.name for path in (self.folder / "model").iterdir())
+            self._set_format("torch", Graphs(self._hashes(f"model/{name}" for name in names)))
+
+    def add(self, name: str, modes: dict[str, dict[str, str]], *more: str) -> None:
+        """Enter the files of a format into the manifest."""
+        paths = [path for graphs in modes.values() for path in graphs.values()]
+        paths += [p[: -len("xml")] + "bin" for p in paths if p.endswith(".xml")]
+        self._set_format(name, Graphs(self._hashes([*paths, *more]), modes))
+
+    def _hashes(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: hash_file(self.folder / name) for name in names}
+
+    def _set_format(self, name: str, graphs: Graphs) -> None:
+        self.manifest = replace(self.manifest, formats={**self.manifest.formats, name: graphs})
+
+    def _set_modes(self, what: str, key: str, values: dict[int, Any]) -> None:
+        modes = []
+        for mode in self.manifest.modes:
+            if mode.active_streams not in values:
+                modes.append(mode)
+                continue
+            changed: dict[str, Any] = {
+                what: {**getattr(mode, what), key: values[mode.active_streams]}
+            }
+            modes.append(replace(mode, **changed))
+        self.manifest = replace(self.manifest, modes=tuple(modes))
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("mimonets", "torch", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf"):
+        try:
+            found[package] = version(package).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,163 @@
+"""``manifest.json``: what an exported folder holds, and the hashes that prove it.
+
+Plain data, read without PyTorch. Every file has its SHA-256 in the manifest, and the manifest has
+its own: a folder that was damaged, mixed up or edited is refused before anything runs.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mimonets._files import write_text
+from mimonets._inputs import InputSpec
+
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One number of active streams, and what is known about it."""
+
+    active_streams: int
+    macs_per_input: float | None = None  # multiply-accumulates
+    accuracy: dict[str, float] = field(default_factory=dict)  # precision -> fraction that is right
+    # backend -> [inputs, seconds] of one call, for several numbers of inputs
+    service_seconds: dict[str, list[list[float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The files of one format."""
+
+    files: dict[str, str]  # path inside the folder -> SHA-256
+    # active streams -> its graph; "masked" takes a mask too
+    modes: dict[str, dict[str, str]] = field(default_factory=dict)
+    difference: dict[str, float] = field(default_factory=dict)  # from eager, relative, per mode
+    notes: dict[str, Any] = field(default_factory=dict)  # how it was quantised
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that a server needs to know about an exported network."""
+
+    model: str  # the name of its class
+    num_streams: int
+    input_spec: InputSpec
+    modes: tuple[Mode, ...]
+    formats: dict[str, Graphs]
+    takes_mask: bool = False  # sequences: real tokens are marked
+    pairs: bool = False  # two sequences per answer, which share a group
+    versions: dict[str, str] = field(default_factory=dict)
+    cpu: dict[str, Any] = field(default_factory=dict)  # where it was exported and measured
+    threads: int | None = None  # of the measured service times
+
+    def mode(self, active_streams: int) -> Mode:
+        """Find a mode by its number of active streams."""
+        return next(mode for mode in self.modes if mode.active_streams == active_streams)
+
+    def answers_per_group(self, active_streams: int) -> int:
+        """Say how many answers a whole group gives; a pair of sequences takes two streams."""
+        return max(1, active_streams // 2) if self.pairs else active_streams
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain data for JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            **{name: value for name, value in vars(self).items() if value is not None},
+            "input_spec": self.input_spec.as_dict(),
+            "modes": [_without_nothing(vars(mode)) for mode in self.modes],
+            "formats": {name: _without_nothing(vars(g)) for name, g in self.formats.items()},
+        }
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write ``manifest.json`` with a hash of its own content."""
+    content = manifest.as_dict()
+    content["sha256"] = _hash_of(content)
+    write_text(folder / MANIFEST_FILE, json.dumps(content, indent=2) + "\n")
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read what :func:`write_manifest` wrote; raises a ``ValueError`` of one sentence."""
+    path = Path(folder) / MANIFEST_FILE
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no {MANIFEST_FILE}: pass a folder that mimonets.export wrote."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}): it was cut short or edited.") from None
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if not isinstance(version, int):
+        raise ValueError(f"{path} was not written by mimonets: it has no format_version.")
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{path} has format version {version}, and this mimonets reads up to "
+            f"{FORMAT_VERSION}: install a newer mimonets."
+        )
+    if content.pop("sha256", None) != _hash_of(content):
+        raise ValueError(
+            f"{path} does not have the hash it was written with: it was edited or damaged, "
+            f"export the model again."
+        )
+    content.pop("format_version")
+    try:
+        return Manifest(
+            **{
+                **content,
+                "input_spec": InputSpec.from_dict(content["input_spec"]),
+                "modes": tuple(Mode(**mode) for mode in content["modes"]),
+                "formats": {name: Graphs(**g) for name, g in content["formats"].items()},
+            }
+        )
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} does not describe an exported model: {error}.") from None
+
+
+def check_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Refuse files that are missing or are not the ones that were exported."""
+    for name, wanted in files.items():
+        parts = PurePosixPath(name)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise ValueError(f"{folder / MANIFEST_FILE} points outside its folder, to {name}.")
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"{folder} holds no {name}, which its {MANIFEST_FILE} names.")
+        if hash_file(path) != wanted:
+            raise ValueError(
+                f"{path} does not have the hash in {MANIFEST_FILE}: it was edited or damaged, or "
+                f"belongs to another export; export the model again."
+            )
+
+
+def find_graphs(backend: str, format_name: str, manifest: Manifest) -> Graphs:
+    """Find the files that a backend runs, or say how to make them."""
+    if format_name not in manifest.formats:
+        how = f"formats=({format_name!r},)"
+        if "int8" in format_name:
+            how = "int8=True, calibration=... and evaluation=..."
+        raise ValueError(
+            f"backend={backend!r} needs the format {format_name!r}, and this folder holds "
+            f"{', '.join(manifest.formats)}: export the model again with {how}."
+        )
+    return manifest.formats[format_name]
+
+
+def hash_file(path: Path) -> str:
+    """Compute the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hash_of(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_nothing(entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if value not in (None, {})}

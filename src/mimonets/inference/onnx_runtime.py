@@ -1,0 +1,67 @@
+"""Run exported graphs with ONNX Runtime: small, quick to start, needs no PyTorch."""
+
+from pathlib import Path
+from typing import Any
+
+from mimonets._extras import need
+from mimonets._inputs import Array
+from mimonets.inference.engine import Run
+from mimonets.inference.manifest import Manifest, check_files, find_graphs
+
+# These would bake a mode's own numbers into copies of the large weights, which all modes share.
+_FUSIONS_THAT_COPY = [
+    "ConvAddFusion",
+    "ConvBNFusion",
+    "ConvMulFusion",
+    "MatMulBNFusion",
+    "MatMulAddFusion",
+    "MatMulScaleFusion",
+]
+
+
+class OnnxRuntimeBackend:
+    """One session per mode; all of them map the same file of weights."""
+
+    def __init__(self, name: str, folder: Path, manifest: Manifest, threads: int) -> None:
+        self.name = name
+        self.folder = folder
+        self.int8 = name.endswith("int8")
+        self.graphs = find_graphs(name, "onnx-int8" if self.int8 else "onnx", manifest)
+        self.threads = threads
+        _import_onnxruntime()
+        check_files(folder, self.graphs.files)
+
+    def open(self, active_streams: int, *, masked: bool) -> Run:
+        """Make the session of one mode."""
+        path = self.folder / self.graphs.modes[str(active_streams)]["masked" if masked else "plain"]
+        session = self._session(path)
+
+        def run(inputs: Array, mask: Array | None) -> Array:
+            feeds = {"inputs": inputs} if mask is None else {"inputs": inputs, "mask": mask}
+            return session.run(None, feeds)[0]
+
+        return run
+
+    def _session(self, path: Path) -> Any:
+        onnxruntime = _import_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Waiting threads sleep: spinning ones steal time from whoever else works here.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        disabled = []
+        if not self.int8:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            # The blocked layout of convolutions would be a copy of their weights per mode.
+            options.graph_optimization_level = (
+                onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+            )
+            disabled = _FUSIONS_THAT_COPY
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+        )
+
+
+def _import_onnxruntime() -> Any:
+    return need("onnxruntime", extra="onnxruntime", what="This backend")

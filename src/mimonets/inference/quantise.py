@@ -1,0 +1,294 @@
+"""int8 graphs: static, per channel, held to the accuracy of float32 in every mode.
+
+Products of 8-bit numbers are added up in 16 bits on CPUs without VNNI, and saturate: there weights
+get 7 bits. What is lost is measured; the layers that hurt most stay in float if that repairs it.
+"""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mimonets._inputs import Array
+from mimonets.inference.cpu import cpu_features
+from mimonets.inference.trace import SharedWeights
+
+if TYPE_CHECKING:
+    from mimonets.inference.exporter import Batch, Exporter
+
+FRACTIONS = (0.0, 0.125, 0.25, 0.5)  # of the layers left in float, worst first
+Feeds = dict[str, Array]
+
+
+def quantise(
+    work: "Exporter",
+    runtime: str,
+    calibration: Iterable[Any],
+    evaluation: "Sequence[Batch]",
+    max_loss: float,
+) -> None:
+    """Write int8 graphs of all modes for one runtime; refuse if a mode loses more than allowed."""
+    name = "onnx-int8" if runtime == "onnxruntime" else "openvino-int8"
+    write = _OnnxWriter(work) if runtime == "onnxruntime" else _OpenVinoWriter(work)
+    batches = [_parts(batch) for batch in calibration]
+    modes = [mode.active_streams for mode in work.manifest.modes]
+    left_in_float: dict[int, list[str]] = {}
+    for mode in modes:
+        for fraction in FRACTIONS:
+            work.tell(f"int8 for {runtime}, {mode} active, {fraction:.0%} of the layers in float")
+            left_in_float[mode] = write(mode, batches, fraction)
+            work.add(name, {str(m): write.graphs[m] for m in left_in_float}, *write.more)
+            accuracy = work.accuracy_of(f"{runtime}-int8", evaluation, mode)
+            loss = 100 * (work.manifest.mode(mode).accuracy["float32"] - accuracy)
+            if loss <= max_loss:
+                break
+        else:
+            raise ValueError(
+                f"int8 in {runtime} costs {loss:.2f} points of accuracy with {mode} active, and "
+                f"max_loss allows {max_loss:g}; nothing was written. Calibrate with more inputs, "
+                f"raise max_loss, or leave int8 out."
+            )
+    work.note(
+        name,
+        {
+            "calibration_inputs": sum(len(inputs) for inputs, _ in batches),
+            "weights": "per channel",
+            "reduced_range": not cpu_features()["vnni"],
+            "left_in_float": {str(mode): names for mode, names in left_in_float.items() if names},
+        },
+    )
+
+
+class _Writer:
+    """Writes the int8 graphs of a mode; shared by both runtimes."""
+
+    more: tuple[str, ...] = ()  # files beside the graphs
+
+    def __init__(self, work: "Exporter") -> None:
+        self.work = work
+        self.graphs: dict[int, dict[str, str]] = {}
+        self.sources = work.manifest.formats["onnx"].modes
+        self.folder = work.folder / self.name
+        self.folder.mkdir()
+        self.vnni = cpu_features()["vnni"]
+
+    name = ""
+    suffix = ""
+
+    def __call__(
+        self, mode: int, batches: Sequence[tuple[Array, Any]], fraction: float
+    ) -> list[str]:
+        """Write the graphs of one mode; returns the layers that stay in float."""
+        skipped: list[str] = []
+        self.graphs[mode] = {}
+        for which, source in self.sources[str(mode)].items():
+            path = f"{self.name}/{Path(source).stem}{self.suffix}"
+            feeds = list(self._feeds(batches, mode, masked=which == "masked"))
+            with _quiet():
+                skipped += self.write(
+                    self.work.folder / source, self.work.folder / path, feeds, fraction
+                )
+            self.graphs[mode][which] = path
+        return sorted(set(skipped))
+
+    def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
+        """Quantise one graph."""
+        raise NotImplementedError
+
+    def _feeds(
+        self, batches: Sequence[tuple[Array, Any]], mode: int, *, masked: bool
+    ) -> Iterator[Feeds]:
+        """Cut calibration batches into whole groups."""
+        size = self.work.manifest.answers_per_group(mode)
+        for inputs, mask in batches:
+            whole = inputs[np.arange(-(-len(inputs) // size) * size) % len(inputs)]
+            if not masked:
+                yield {"inputs": whole}
+                continue
+            mask = np.ones(inputs.shape, dtype=bool) if mask is None else mask
+            yield {"inputs": whole, "mask": mask[np.arange(len(whole)) % len(mask)]}
+
+
+class _OnnxWriter(_Writer):
+    name, suffix = "onnx-int8", ".onnx"
+    more = ("onnx-int8/weights.bin",)
+
+    def __init__(self, work: "Exporter") -> None:
+        super().__init__(work)
+        self.weights = SharedWeights(self.folder / "weights.bin")
+
+    def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
+        import onnx
+        import onnx_ir as ir
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+        ready, plain = path.with_suffix(".ready"), path.with_suffix(".plain")
+        _fold_batch_norm(source, ready)
+        layers = {
+            node.name: node.output[0]
+            for node in onnx.load(ready).graph.node
+            if node.op_type in ("Conv", "Gemm", "MatMul")
+        }
+
+        def run(skipped: list[str]) -> None:
+            quantize_static(
+                ready,
+                plain,
+                _Reader(feeds),
+                quant_format=QuantFormat.QDQ,
+                per_channel=True,
+                reduce_range=not self.vnni,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                op_types_to_quantize=["Conv", "Gemm", "MatMul", "Add"],
+                nodes_to_exclude=skipped,
+            )
+
+        run([])
+        skipped: list[str] = []
+        if fraction:
+            known = {name for node in onnx.load(plain).graph.node for name in node.output}
+            shared = {name: output for name, output in layers.items() if output in known}
+            worst = worst_layers(*(_outputs(file, shared, feeds[0]) for file in (ready, plain)))
+            skipped = worst[: max(1, round(fraction * len(layers)))]
+            run(skipped)
+        self.weights.write(ir.load(plain), path)
+        ready.unlink()
+        plain.unlink()
+        return skipped
+
+
+def _fold_batch_norm(source: Path, path: Path) -> None:
+    """Write a graph as one file, with what ONNX Runtime can compute beforehand done."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    whole = onnx.load(source).SerializeToString()
+    onnxruntime.InferenceSession(whole, options, providers=["CPUExecutionProvider"])
+
+
+def _outputs(path: Path, names: dict[str, str], feeds: Feeds) -> dict[str, Array]:
+    """Run an ONNX graph and collect what its layers give: layer -> output."""
+    import onnx
+    import onnxruntime
+
+    graph = onnx.load(path)
+    there = {output.name for output in graph.graph.output}
+    graph.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        for name in names.values()
+        if name not in there
+    )
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    return dict(zip(names, session.run(list(names.values()), feeds), strict=True))
+
+
+def worst_layers(exact: dict[str, Array], rounded: dict[str, Array]) -> list[str]:
+    r"""Order layers by the relative error that int8 adds in them, the worst first.
+
+    .. math:: e_l - e_{l-1}, \qquad e_l = \|\hat y_l - y_l\|^2 / \|y_l\|^2
+
+    >>> exact = {"a": np.array([1.0]), "b": np.array([1.0]), "c": np.array([1.0])}
+    >>> rounded = {"a": np.array([1.1]), "b": np.array([1.3]), "c": np.array([1.3])}
+    >>> worst_layers(exact, rounded)
+    ['b', 'a', 'c']
+    """
+    added: dict[str, float] = {}
+    before = 0.0
+    for name, wanted in exact.items():
+        scale = float(np.square(wanted).mean()) or 1.0
+        error = float(np.square(rounded[name] - wanted).mean()) / scale
+        added[name] = error - before  # errors are handed on: only what comes on top is its own
+        before = error
+    return sorted(added, key=lambda name: -added[name])
+
+
+class _Reader:
+    """Calibration inputs as ONNX Runtime asks for them."""
+
+    def __init__(self, feeds: list[Feeds]) -> None:
+        self.feeds = iter(feeds)
+
+    def get_next(self) -> Feeds | None:
+        return next(self.feeds, None)
+
+
+class _OpenVinoWriter(_Writer):
+    name, suffix = "openvino-int8", ".xml"
+
+    def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
+        import nncf
+        import openvino
+
+        core = openvino.Core()
+        model = core.read_model(str(source))
+        layers = [
+            op.get_friendly_name()
+            for op in model.get_ordered_ops()
+            if op.get_type_name() in ("Convolution", "MatMul")
+        ]
+        tokens = self.work.manifest.input_spec.kind == "tokens"
+        fix = nncf.OverflowFix.DISABLE if self.vnni else nncf.OverflowFix.ENABLE
+
+        def run(skipped: list[str]) -> Any:
+            return nncf.quantize(
+                core.read_model(str(source)),
+                nncf.Dataset(feeds),
+                preset=nncf.QuantizationPreset.MIXED,
+                subset_size=len(feeds),
+                model_type=nncf.ModelType.TRANSFORMER if tokens else None,
+                ignored_scope=nncf.IgnoredScope(names=skipped) if skipped else None,
+                advanced_parameters=nncf.AdvancedQuantizationParameters(overflow_fix=fix),
+            )
+
+        quantised, skipped = run([]), []
+        if fraction:
+            exact, rounded = (
+                self._outputs(core, core.read_model(str(source)), layers, feeds[0]),
+                self._outputs(core, quantised, layers, feeds[0]),
+            )
+            shared = {name: exact[name] for name in layers if name in exact and name in rounded}
+            skipped = worst_layers(shared, rounded)[: max(1, round(fraction * len(layers)))]
+            quantised = run(skipped)
+        openvino.save_model(quantised, str(path), compress_to_fp16=False)
+        return skipped
+
+    def _outputs(self, core: Any, model: Any, layers: list[str], feeds: Feeds) -> dict[str, Array]:
+        """Run an OpenVINO model and collect what its layers give: layer -> output."""
+        found = [op for op in model.get_ordered_ops() if op.get_friendly_name() in layers]
+        first = len(model.outputs)
+        model.add_outputs([op.output(0) for op in found])
+        request = core.compile_model(model, "CPU").create_infer_request()
+        request.infer(feeds)
+        return {
+            op.get_friendly_name(): request.get_output_tensor(first + place).data.copy()
+            for place, op in enumerate(found)
+        }
+
+
+def _parts(batch: Any) -> tuple[Array, Any]:
+    """Take the inputs, and the mask if there is one, out of a calibration batch."""
+    if isinstance(batch, tuple | list):
+        mask = np.asarray(batch[1]) if len(batch) == 3 else None
+        return np.asarray(batch[0]), mask
+    return np.asarray(batch), None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the quantisers' remarks and progress bars from the user."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

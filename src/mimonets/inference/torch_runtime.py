@@ -1,0 +1,184 @@
+"""Run networks with PyTorch itself, eager or compiled: the reference the other engines are held to.
+
+Also what exporting needs to know of a network before anything is traced.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mimonets._inputs import Array, InputSpec
+from mimonets.inference.engine import Run
+from mimonets.inference.manifest import Manifest, Mode, check_files, find_graphs
+
+
+class TorchBackend:
+    """Call the network itself."""
+
+    def __init__(self, name: str, source: Any, folder: Path | None, manifest: Manifest) -> None:
+        self.name = name
+        if folder is not None:
+            source = _load(name, folder, manifest)
+        self.model: nn.Module = source.eval()
+        self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    def open(self, active_streams: int, *, masked: bool) -> Run:
+        """Make what answers whole groups in one mode."""
+        one_mode: nn.Module = OneMode(self.model, active_streams)
+        if self.name == "compiled":
+            # Every mode is a graph of its own, and dynamo counts them all as one function's.
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+            one_mode = torch.compile(one_mode, options={"freezing": True})  # type: ignore[assignment]
+
+        def run(inputs: Array, mask: Array | None) -> Array:
+            tensors = [torch.from_numpy(inputs).to(self.device)]
+            if mask is not None:
+                tensors.append(torch.from_numpy(mask).to(self.device))
+            with torch.no_grad():
+                return one_mode(*tensors).float().cpu().numpy()
+
+        return run
+
+
+class ProgramBackend:
+    """Run PyTorch's exported programs: no code of the network is needed."""
+
+    name = "pt2"
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.graphs = find_graphs("pt2", "pt2", manifest)
+        check_files(folder, self.graphs.files)
+
+    def open(self, active_streams: int, *, masked: bool) -> Run:
+        """Load the program of one mode."""
+        which = "masked" if masked else "plain"
+        path = self.folder / self.graphs.modes[str(active_streams)][which]
+        # Traced with several groups; one is as good, and every export is compared with one too.
+        module = torch.export.load(path).module(check_guards=False)
+
+        def run(inputs: Array, mask: Array | None) -> Array:
+            tensors = [torch.from_numpy(part) for part in (inputs, mask) if part is not None]
+            with torch.no_grad():
+                return module(*tensors).numpy()
+
+        return run
+
+
+class OneMode(nn.Module):
+    """A network with its mode decided: (inputs) or (tokens, mask) in, answers out."""
+
+    def __init__(self, model: nn.Module, active_streams: int) -> None:
+        super().__init__()
+        self.model = model
+        self.active_streams = active_streams
+
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Answer whole groups."""
+        if mask is None:
+            return self.model(inputs, active_streams=self.active_streams)
+        return self.model(inputs, mask=mask, active_streams=self.active_streams)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode without gradients; the previous mode comes back afterwards."""
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, flag in was_training.items():
+            module.training = flag
+
+
+def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
+    """Say what a network takes and which modes it has; refuse what is no such network."""
+    name = type(model).__name__
+    missing = [
+        what
+        for what, there in (
+            ("be a torch.nn.Module", isinstance(model, nn.Module)),
+            ("have num_streams, an integer >= 1", _streams(model) >= 1),
+            ("have example_inputs(batch_size)", callable(getattr(model, "example_inputs", None))),
+        )
+        if not there
+    ]
+    if missing:
+        raise ValueError(
+            f"{name} is no network that takes several inputs: it must {', '.join(missing)} and "
+            f"answer forward(inputs, active_streams=...)."
+        )
+    config = getattr(model, "config", None)
+    example = model.example_inputs(1)
+    spec = input_spec or getattr(model, "input_spec", None)
+    if not isinstance(spec, InputSpec):
+        spec = _spec_of(example, getattr(config, "vocab_size", None))
+    if tuple(example.shape[1:]) != spec.shape:
+        raise ValueError(
+            f"{name} takes inputs of {tuple(example.shape[1:])}, and its description says "
+            f"{spec.shape}: pass the input_spec that fits."
+        )
+    pairs = spec.kind == "tokens" and len(spec.shape) == 2
+    # Two sequences of a pair share a group, so an odd group would cut one apart.
+    modes = [m for m in range(1, _streams(model) + 1) if not pairs or m == 1 or m % 2 == 0]
+    return Manifest(
+        model=name,
+        num_streams=_streams(model),
+        input_spec=spec,
+        modes=tuple(Mode(mode) for mode in modes),
+        formats={},
+        takes_mask=spec.kind == "tokens",
+        pairs=pairs,
+    )
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse weights that are not numbers."""
+    for name, value in model.state_dict().items():
+        if value.is_meta:
+            raise ValueError(f"{type(model).__name__} has no weights yet: {name} is on 'meta'.")
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise ValueError(
+                f"{type(model).__name__} has weights that are not finite, in {name}: "
+                f"it diverged in training, or its file is damaged."
+            )
+
+
+def _streams(model: Any) -> int:
+    streams = getattr(model, "num_streams", 0)
+    return streams if isinstance(streams, int) and not isinstance(streams, bool) else 0
+
+
+def _spec_of(example: Tensor, vocab_size: int | None) -> InputSpec:
+    shape = tuple(example.shape[1:])
+    if example.is_floating_point():
+        return InputSpec(kind="image", shape=shape)
+    return InputSpec(kind="tokens", shape=shape, vocab_size=vocab_size)
+
+
+def _load(name: str, folder: Path, manifest: Manifest) -> Any:
+    if "torch" not in manifest.formats:
+        raise ValueError(
+            f"backend={name!r} needs the network itself, which {folder} does not hold, since "
+            f"{manifest.model} is none of mimonets' own: pass the network to Engine instead."
+        )
+    from mimonets.models import load
+
+    check_files(folder, manifest.formats["torch"].files)
+    return load(folder / "model")
+
+
+def relative_difference(found: Array, wanted: Array) -> float:
+    r"""Compare answers: :math:`\max |found - wanted| / \max |wanted|`; not finite counts as inf."""
+    if found.shape != wanted.shape or not np.isfinite(found).all():
+        return math.inf
+    largest = float(np.abs(wanted).max())
+    return float(np.abs(found - wanted).max()) / (largest or 1.0)

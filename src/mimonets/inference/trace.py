@@ -1,0 +1,149 @@
+"""Write the modes of a network as ONNX graphs that share one file of weights.
+
+Every mode is traced by itself, with as many groups as one likes. What depends on weights alone is
+computed once, here. Tensors that are equal in several modes are written once, and all graphs point
+at the same place of ``weights.bin``.
+"""
+
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from mimonets.inference.manifest import Manifest
+from mimonets.inference.torch_runtime import OneMode
+
+LARGE = 1024  # bytes from which on a tensor moves out of the graph
+PAGE = 4096  # large tensors start at a page, so that they can be mapped
+
+
+def trace(
+    model: nn.Module, manifest: Manifest, active_streams: int, example: Tensor, *, masked: bool
+) -> ExportedProgram:
+    """Trace one mode with any number of groups, and any length of sequences."""
+    size = manifest.answers_per_group(active_streams)
+    inputs = example[: 3 * size]
+    shape: dict[int, Any] = {0: size * Dim("groups") if size > 1 else Dim("groups")}
+    longest = manifest.input_spec.shape[-1]
+    if manifest.input_spec.kind == "tokens" and min(longest, example.shape[-1]) > 2:
+        shape[example.ndim - 1] = Dim("tokens", min=2, max=longest)
+    shapes: dict[str, Any] = {"inputs": shape}
+    arguments: tuple[Tensor, ...] = (inputs,)
+    if masked:
+        arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
+        shapes["mask"] = shape
+    with _quiet():
+        try:
+            return torch.export.export(
+                OneMode(model, active_streams), arguments, dynamic_shapes=shapes
+            )
+        except Exception as error:  # whatever the network does that cannot be traced
+            raise ValueError(
+                f"{manifest.model} cannot be exported with {active_streams} active: "
+                f"{_first_line(error)}"
+            ) from error
+
+
+def to_onnx(program: ExportedProgram, name: str) -> Any:
+    """Turn a traced mode into an ONNX graph (onnx_ir), with all that is constant folded."""
+    import onnx_ir as ir
+    import onnx_ir.passes.common as passes
+    from onnxscript.optimizer import fold_constants
+
+    inputs = ["inputs", "mask"][: len(program.graph_signature.user_inputs)]
+    with _quiet():
+        try:
+            converted = torch.onnx.export(
+                program,
+                (),
+                dynamo=True,
+                optimize=False,  # it would fold batch norm into copies of the weights, mode by mode
+                verbose=False,
+                input_names=inputs,
+                output_names=["answers"],
+            )
+        except Exception as error:
+            raise ValueError(f"{name} cannot be written as ONNX: {_first_line(error)}") from error
+    assert converted is not None
+    graph = converted.model
+    everything = 1 << 62
+    fold_constants(
+        graph,
+        onnx_shape_inference=False,
+        input_size_limit=everything,
+        output_size_limit=everything,
+        should_fold=lambda node: True,
+    )
+    ir.passes.Sequential(
+        passes.IdentityEliminationPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.DeduplicateInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.RemoveUnusedNodesPass(),
+        passes.ClearMetadataAndDocStringPass(),
+    )(graph)
+    return graph
+
+
+class SharedWeights:
+    """One file of tensors for many graphs; what is equal is written once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.places: dict[bytes, int] = {}
+        path.touch()
+
+    def write(self, graph: Any, path: Path) -> None:
+        """Save a graph beside the weights, with its large tensors moved there."""
+        import onnx_ir as ir
+
+        with open(self.path, "ab") as file:
+            for value in graph.graph.initializers.values():
+                tensor = value.const_value
+                if tensor.nbytes < LARGE:
+                    continue
+                content = tensor.tobytes()
+                value.const_value = ir.ExternalTensor(
+                    location=self.path.name,
+                    offset=self._place(file, content),
+                    length=len(content),
+                    dtype=tensor.dtype,
+                    shape=tensor.shape,
+                    name=value.name,
+                    base_dir=str(self.path.parent),
+                )
+        ir.save(graph, path)
+
+    def _place(self, file: Any, content: bytes) -> int:
+        digest = hashlib.sha256(content).digest()
+        if digest not in self.places:
+            file.write(bytes(-file.tell() % PAGE))
+            self.places[digest] = file.tell()
+            file.write(content)
+        return self.places[digest]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' remarks about themselves from the user."""
+    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registration.level
+    registration.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        registration.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,142 @@
+"""``POST /v1/classify``: image files in, labels and probabilities out."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from starlette.datastructures import UploadFile
+
+from mimonets.serving.app import answer, authorise, leaves, read_body
+from mimonets.serving.images import read_data_url, read_image
+from mimonets.serving.protocol import read_json, softmax
+from mimonets.serving.server import Server, Version
+from mimonets.serving.wishes import PARAMETERS, RequestError, how, read_wish
+
+BODY = {
+    "requestBody": {
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["images"],
+                    "properties": {
+                        "images": {"type": "array", "items": {"type": "string"}},
+                        "model": {"type": "string"},
+                        "mode": {"type": "string"},
+                    },
+                }
+            },
+            "image/png": {"schema": {"type": "string", "format": "binary"}},
+            "image/jpeg": {"schema": {"type": "string", "format": "binary"}},
+        }
+    }
+}
+
+
+def add_classify(app: FastAPI, server: Server) -> None:
+    """Add the route."""
+
+    @app.post("/v1/classify", openapi_extra=BODY)
+    async def classify(request: Request) -> Response:
+        tenant = authorise(request, server)
+        files, settings = await _read_request(request, server)
+        name = settings.pop("model", None) or next(iter(server.loaders))
+        if not isinstance(name, str):
+            raise RequestError(400, "model must be a name.")
+        found = server.find(name)
+        spec = found.network.input_spec
+        if spec.kind != "image":
+            raise RequestError(400, f"{name} takes token ids, not images: use /v2/models/{name}.")
+        if not 1 <= len(files) <= server.settings.max_inputs:
+            raise RequestError(
+                400, f"{len(files)} images came; 1 to {server.settings.max_inputs} are taken."
+            )
+        loop = asyncio.get_running_loop()
+        pixels = server.settings.max_pixels
+        decoded = await asyncio.gather(
+            *(loop.run_in_executor(server.pool, read_image, file, spec, pixels) for file in files)
+        )
+        wish = read_wish(settings)
+        ticket = await server.answer(found, np.stack(decoded), wish, tenant, leaves(request))
+        return answer(_labels(ticket, found))
+
+
+def _labels(ticket: Any, version: Version) -> dict[str, Any]:
+    spec, policy = version.network.input_spec, version.lane.policy
+    answers = []
+    for one in ticket.answers:
+        chances = softmax(one.output.reshape(-1))
+        best = int(chances.argmax())
+        answers.append(
+            {
+                "label": spec.label(best),
+                "class": best,
+                "probability": round(float(chances[best]), 6),
+                "probabilities": [round(float(chance), 6) for chance in chances],
+                "active_streams": policy.modes[one.mode].active_streams,
+                "group_size": one.group_size,
+            }
+        )
+    return {
+        "model": version.lane.name,
+        "version": version.number,
+        "answers": answers,
+        "parameters": how(ticket, policy),
+    }
+
+
+async def _read_request(request: Request, server: Server) -> tuple[list[bytes], dict[str, Any]]:
+    """Read files and settings from a form, a JSON object, or a body that is one image."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return await _read_form(request, server)
+    body = await read_body(request, server)
+    if kind in ("image/png", "image/jpeg", "application/octet-stream"):
+        query = dict(request.query_params)
+        return [body], {**_words(query), **({"model": query["model"]} if "model" in query else {})}
+    if kind not in ("application/json", ""):
+        raise RequestError(415, "Send image/png, image/jpeg, multipart/form-data or JSON.")
+    content = read_json(body)
+    images = content.pop("images", None)
+    if not isinstance(images, list):
+        raise RequestError(400, 'images must be a list of data URLs, "data:image/png;base64,...".')
+    return [read_data_url(text) for text in images], content
+
+
+async def _read_form(request: Request, server: Server) -> tuple[list[bytes], dict[str, Any]]:
+    body = await read_body(request, server)  # counted; the form is then read from memory
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    files: list[bytes] = []
+    settings: dict[str, str] = {}
+    form_request = Request(request.scope, receive)
+    try:
+        async with form_request.form(max_files=server.settings.max_inputs) as form:
+            for name, value in form.multi_items():
+                if isinstance(value, UploadFile):
+                    files.append(await value.read())
+                else:
+                    settings[name] = value
+    except Exception as error:
+        raise RequestError(400, f"The form cannot be read: {error}") from None
+    model = {"model": settings["model"]} if "model" in settings else {}
+    return files, {**_words(settings), **model}
+
+
+def _words(found: dict[str, str]) -> dict[str, Any]:
+    """Read parameters that came as text."""
+    read: dict[str, Any] = {}
+    for name, text in found.items():
+        if name not in PARAMETERS:
+            continue
+        if text in ("true", "false"):
+            read[name] = text == "true"
+        else:
+            try:
+                read[name] = int(text) if text.isdigit() else float(text)
+            except ValueError:
+                read[name] = text
+    return read

@@ -1,0 +1,86 @@
+"""Numbers for Prometheus, and a window of the last seconds for the page."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from mimonets.serving.batcher import Ticket, Work
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
+
+class Metrics:
+    """All counters of one server, in a registry of its own."""
+
+    def __init__(self, queued: Callable[[], int], clock: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        self._recent: deque[tuple[float, float, int]] = deque(maxlen=20_000)
+        self._offered: deque[float] = deque(maxlen=50_000)
+
+        def make(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> Any:
+            return kind(f"mimonets_{name}", text, labels, registry=self.registry, **more)
+
+        model = ("model",)
+        self.requests = make(Counter, "requests", "Answered requests", ("model", "status"))
+        self.inputs = make(Counter, "inputs", "Inputs that were answered", ("model", "mode"))
+        self.latency = make(
+            Histogram, "latency_seconds", "Admission to answer", ("model", "mode"), buckets=SECONDS
+        )
+        self.compute = make(
+            Histogram, "compute_seconds", "Time of a job", ("model", "mode"), buckets=SECONDS
+        )
+        self.active = make(
+            Histogram, "active_streams", "Inputs of a pass", model, buckets=(1, 2, 4, 8, 16, 32)
+        )
+        self.shed = make(Counter, "shed", "Requests refused for overload, 429", model)
+        self.late = make(Counter, "late", "Requests whose deadline passed, 504", model)
+        self.cancelled = make(Counter, "cancelled", "Requests whose client left", model)
+        self.cascaded = make(Counter, "cascaded", "Inputs that ran again in slow mode", model)
+        self.safety = make(Gauge, "safety_factor", "99th percentile of observed/predicted", model)
+        self.correction = make(Gauge, "correction", "Mean of observed/predicted time", model)
+        make(Gauge, "queued_inputs", "Inputs that wait").set_function(queued)
+
+    def job(self, work: Work, seconds: float) -> None:
+        """Count a job; called on the inference thread."""
+        name, policy = work.lane.name, work.lane.policy
+        self.compute.labels(name, policy.modes[work.job.gear].active_streams).observe(seconds)
+        for group in work.job.groups:
+            self.active.labels(name).observe(len(group.items))
+        self.safety.labels(name).set(policy.safety)
+        self.correction.labels(name).set(policy.correction)
+        if work.fast:
+            self.cascaded.labels(name).inc(len(work.fast))
+
+    def offered(self) -> None:
+        """Count a request that came, whatever becomes of it."""
+        self._offered.append(self._clock())
+
+    def answered(self, name: str, ticket: Ticket, modes: list[int]) -> None:
+        """Count an answered request; ``modes`` are the active streams of its inputs."""
+        now = self._clock()
+        slowest = max(modes)
+        self.latency.labels(name, slowest).observe(now - ticket.arrival)
+        for mode in modes:
+            self.inputs.labels(name, mode).inc()
+        self._recent.append((now, now - ticket.arrival, slowest))
+
+    def text(self) -> bytes:
+        """Give everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def window(self, seconds: float = 2.0) -> dict[str, float]:
+        """Summarise the last seconds for the page."""
+        since = self._clock() - seconds
+        recent = [entry for entry in list(self._recent) if entry[0] >= since]
+        offered = sum(when >= since for when in list(self._offered))
+        found = {"offered": offered / seconds, "throughput": len(recent) / seconds}
+        if recent:
+            latencies = np.array([entry[1] for entry in recent])
+            found["p50_ms"] = float(1000 * np.percentile(latencies, 50))
+            found["p99_ms"] = float(1000 * np.percentile(latencies, 99))
+            found["active_streams"] = float(np.mean([entry[2] for entry in recent]))
+        return found

@@ -1,0 +1,219 @@
+"""What the server runs: a network with one or several operating points.
+
+The server sees nothing else of an engine than :class:`EngineLike`. A superposed network has a point
+for each number of active streams; a big and a small network, or one network at two resolutions,
+have points with one input per pass.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from mimonets._inputs import InputSpec
+from mimonets.serving.modes import Mode, fit_service_time, useful_modes
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Array], Array]
+PADDING = -1  # fills token ids up to the full length; the engine gets a mask in its place
+
+
+class EngineLike(Protocol):
+    """What runs a network: numpy in, numpy out, any batch size."""
+
+    @property
+    def num_streams(self) -> int:
+        """How many inputs can share a pass."""
+
+    @property
+    def modes(self) -> Sequence[int]:
+        """Numbers of active streams that have statistics of their own."""
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """What one input is."""
+
+    def __call__(self, inputs: Any, active_streams: int | None = None) -> Any:
+        """Answer every input, in order; neighbours share a pass."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One way to run a network."""
+
+    group: int  # inputs that share a pass
+    run: Run
+    accuracy: float | None = None
+    name: str = ""
+    family: str = ""  # points of one family share c, p and s
+    confidence: float | None = None  # cascade threshold
+
+
+class Network:
+    """A network as the server sees it: what it takes, and its operating points."""
+
+    def __init__(
+        self, name: str, input_spec: InputSpec, points: Sequence[Point], *, takes_short: bool = True
+    ) -> None:
+        if not points:
+            raise ValueError(f"{name} has no operating points: there is nothing to serve.")
+        self.name, self.input_spec, self.points = name, input_spec, list(points)
+        self.takes_short = takes_short  # sequences below the full length
+
+    def run(self, mode: Mode, inputs: Array) -> Array:
+        """Answer a batch in a mode."""
+        return np.asarray(self.points[mode.point].run(inputs))
+
+    def example(self, count: int) -> Array:
+        """Make inputs to warm up with."""
+        spec = self.input_spec
+        if spec.kind == "tokens":
+            return np.zeros((count, *spec.shape), dtype=np.int64)
+        rng = np.random.default_rng(0)
+        return rng.standard_normal((count, *spec.shape), dtype=np.float32)
+
+    def warm_up(
+        self,
+        clock: Callable[[], float],
+        *,
+        passes: Sequence[int] = (1, 2, 4),
+        repeats: int = 3,
+        limit: float = 0.25,
+    ) -> Iterator[list[Mode] | None]:
+        """Run every point on several batch sizes, one call per step; ends with the useful modes.
+
+        One step at a time, so that a server can warm up a new version between jobs. Batches that
+        take longer than ``limit`` seconds are not enlarged further.
+        """
+        measured: dict[str, dict[tuple[int, int], float]] = {}
+        for point in self.points:
+            sizes = sorted({1, *(count * point.group for count in passes)})
+            for size in sizes:
+                inputs = self.example(size)
+                seconds = []
+                for number in range(repeats + 1):
+                    started = clock()
+                    answers = np.asarray(point.run(inputs))
+                    if number:  # the first call also opens the graph
+                        seconds.append(max(clock() - started, 1e-7))
+                    if len(answers) != size:
+                        raise ValueError(
+                            f"{self.name} gave {len(answers)} answers to {size} inputs: "
+                            f"an engine gives as many as it gets."
+                        )
+                    yield None
+                # A short group runs in another mode, as long as a group of its own number.
+                if size % point.group == 0:
+                    measured.setdefault(point.family, {})[point.group, size] = median(seconds)
+                if median(seconds) > limit:
+                    break
+        times = {family: fit_service_time(found) for family, found in measured.items()}
+        yield useful_modes(
+            [
+                Mode(
+                    active_streams=point.group,
+                    time=times[point.family],
+                    accuracy=point.accuracy,
+                    name=point.name,
+                    confidence=point.confidence,
+                    point=number,
+                )
+                for number, point in enumerate(self.points)
+            ]
+        )
+
+
+def superposed(
+    name: str,
+    engine: EngineLike,
+    accuracies: Mapping[int, float] | None = None,
+    confidences: Mapping[int, float] | None = None,
+    modes: Sequence[int] | None = None,
+) -> Network:
+    """Serve a network with streams: a point for each mode of its engine, or for some of them."""
+    accuracies, confidences = accuracies or {}, confidences or {}
+    manifest = getattr(engine, "manifest", None)
+    points = [
+        Point(
+            group=manifest.answers_per_group(active) if manifest is not None else active,
+            run=_runner(engine, active),
+            accuracy=accuracies.get(active),
+            name=f"{active} active",
+            confidence=confidences.get(active),
+        )
+        for active in (engine.modes if modes is None else modes)
+    ]
+    groups = [point.group for point in points]
+    points = [point for point, size in zip(points, groups, strict=True) if groups.count(size) == 1]
+    return Network(name, engine.input_spec, points, takes_short=_takes_mask(engine))
+
+
+def switched(
+    name: str, engines: Mapping[str, EngineLike], accuracies: Mapping[str, float] | None = None
+) -> Network:
+    """Serve several networks for the same inputs as one, such as a big and a small one."""
+    accuracies = accuracies or {}
+    specs = [engine.input_spec for engine in engines.values()]
+    if any(spec.shape != specs[0].shape or spec.kind != specs[0].kind for spec in specs):
+        raise ValueError(
+            f"{name}: networks to switch between take the same inputs, but these take "
+            f"{', '.join(str(spec.shape) for spec in specs)}."
+        )
+    points = [
+        Point(1, _runner(engine, 1), accuracies.get(label), label, family=label)
+        for label, engine in engines.items()
+    ]
+    takes_short = all(_takes_mask(engine) for engine in engines.values())
+    return Network(name, specs[0], points, takes_short=takes_short)
+
+
+def at_resolutions(
+    name: str,
+    engine: EngineLike,
+    shrinks: Sequence[int],
+    accuracies: Mapping[int, float] | None = None,
+) -> Network:
+    """Serve one network of images at several resolutions: full, and shrunk by whole factors."""
+    accuracies = accuracies or {}
+    whole = _runner(engine, 1)
+
+    def shrunk(factor: int) -> Run:
+        return lambda images: whole(shrink(images, factor))
+
+    points = [
+        Point(1, shrunk(factor), accuracies.get(factor), f"1/{factor}", family=str(factor))
+        for factor in shrinks
+    ]
+    return Network(name, engine.input_spec, points)
+
+
+def shrink(images: Array, factor: int) -> Array:
+    """Average squares of pixels (b, c, h, w).
+
+    >>> shrink(np.arange(4.0).reshape(1, 1, 2, 2), 2)
+    array([[[[1.5]]]])
+    """
+    b, c, h, w = images.shape
+    squares = images.reshape(b, c, h // factor, factor, w // factor, factor)
+    return np.ascontiguousarray(squares.mean(axis=(3, 5), dtype=images.dtype))
+
+
+def _runner(engine: EngineLike, active: int) -> Run:
+    takes_mask = _takes_mask(engine)
+
+    def run(inputs: Array) -> Array:
+        if not np.issubdtype(inputs.dtype, np.integer):
+            return np.asarray(engine(inputs, active_streams=active))
+        real = inputs != PADDING
+        if not takes_mask or real.all():
+            return np.asarray(engine(inputs, active_streams=active))
+        masked: Any = engine
+        return np.asarray(masked(np.where(real, inputs, 0), active_streams=active, mask=real))
+
+    return run
+
+
+def _takes_mask(engine: EngineLike) -> bool:
+    return bool(getattr(getattr(engine, "manifest", None), "takes_mask", False))

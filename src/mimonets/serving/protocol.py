@@ -1,0 +1,224 @@
+"""Open Inference Protocol v2: bytes to inputs, answers to bytes. JSON and binary tensors.
+
+https://github.com/kserve/open-inference-protocol, and the binary tensor extension as Triton's
+clients speak it: a JSON header, then raw little-endian tensors in row-major order.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from mimonets._inputs import InputSpec
+from mimonets.serving.batcher import Ticket
+from mimonets.serving.networks import Array
+from mimonets.serving.policy import Policy
+from mimonets.serving.wishes import (
+    PARAMETERS,
+    RequestError,
+    Wish,
+    check_inputs,
+    how,
+    is_count,
+    mapping,
+    read_wish,
+)
+
+INPUT, OUTPUTS = "input", ("logits", "probabilities", "label")
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "FP16": np.dtype("<f2"),
+    "UINT8": np.dtype("u1"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A decoded request."""
+
+    inputs: Array
+    wish: Wish = field(default_factory=Wish)
+    id: str | None = None
+    outputs: tuple[tuple[str, bool, int], ...] = (("logits", False, 0),)  # name, binary, classes
+
+
+def read_question(
+    body: bytes, header_length: str | None, spec: InputSpec, *, takes_short: bool, max_inputs: int
+) -> Question:
+    """Decode an inference request; raises RequestError with 400 and a sentence."""
+    cut = len(body)
+    if header_length is not None:
+        if not header_length.isdigit() or int(header_length) > len(body):
+            raise RequestError(
+                400, f"Inference-Header-Content-Length is {header_length!r}, of {len(body)} bytes."
+            )
+        cut = int(header_length)
+    header = read_json(body[:cut])
+    found = header.get("inputs")
+    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
+        raise RequestError(400, f'One tensor is wanted: "inputs": [{{"name": "{INPUT}", ...}}].')
+    tensor = _read_tensor(found[0], body[cut:], spec, max_inputs)
+    identity = header.get("id")
+    if identity is not None and not isinstance(identity, str):
+        raise RequestError(400, "id must be text.")
+    parameters = mapping(header, "parameters")
+    return Question(
+        inputs=check_inputs(tensor, spec, takes_short=takes_short),
+        wish=read_wish({name: parameters[name] for name in PARAMETERS if name in parameters}),
+        id=identity,
+        outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
+    )
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """Decode a JSON object."""
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(400, f"The request is not JSON: {error}.") from None
+    if not isinstance(content, dict):
+        raise RequestError(400, "The request must be a JSON object.")
+    return content
+
+
+def write_answer(
+    ticket: Ticket, question: Question, policy: Policy, spec: InputSpec, name: str, version: str
+) -> tuple[bytes, int | None]:
+    """Encode an answer; returns the body and, if it has binary tensors, the header's length."""
+    answers = [answer for answer in ticket.answers if answer is not None]
+    logits = np.stack([answer.output for answer in answers]).astype(np.float32)
+    tensors, raw = [], b""
+    for wanted, binary, classes in question.outputs:
+        described, data = _output(wanted, logits, classes, spec)
+        if binary:
+            described["parameters"] = {"binary_data_size": len(data)}
+            described.pop("data", None)
+            raw += data
+        tensors.append(described)
+    header: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": tensors}
+    if question.id is not None:
+        header["id"] = question.id
+    header["parameters"] = how(ticket, policy)
+    text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (
+        (text + raw, len(text))
+        if any(binary for _, binary, _ in question.outputs)
+        else (text, None)
+    )
+
+
+def softmax(logits: Array) -> Array:
+    """Turn logits (b, classes) into probabilities."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def describe(name: str, versions: list[str], spec: InputSpec, *, short: bool) -> dict[str, Any]:
+    """Give the metadata of a model."""
+    sizes: list[int] = [-1, *spec.shape]
+    if short:
+        sizes[-1] = -1
+    datatype = "FP32" if spec.kind == "image" else "INT64"
+    return {
+        "name": name,
+        "versions": versions,
+        "platform": "mimonets",
+        "inputs": [{"name": INPUT, "datatype": datatype, "shape": sizes}],
+        "outputs": [
+            {"name": "logits", "datatype": "FP32", "shape": [-1, -1]},
+            {"name": "probabilities", "datatype": "FP32", "shape": [-1, -1]},
+            {"name": "label", "datatype": "INT64", "shape": [-1]},
+        ],
+    }
+
+
+def _read_tensor(found: dict[str, Any], raw: bytes, spec: InputSpec, max_inputs: int) -> Array:
+    shape, kind = found.get("shape"), found.get("datatype")
+    if found.get("name") != INPUT:
+        raise RequestError(400, f"The input is named {INPUT!r}, not {found.get('name')!r}.")
+    if kind not in DATATYPES:
+        raise RequestError(400, f"datatype {kind!r} is not among {', '.join(DATATYPES)}.")
+    if not isinstance(shape, list) or not shape or not all(is_count(side) for side in shape):
+        raise RequestError(400, f"shape={shape!r} must be a list of integers >= 1.")
+    if shape[0] > max_inputs:
+        raise RequestError(
+            413, f"{shape[0]} inputs in one request; at most {max_inputs} are taken."
+        )
+    count = math.prod(shape)
+    if count > max_inputs * max(1, 4 * math.prod(spec.original or spec.shape) * spec.shape[0]):
+        raise RequestError(400, f"shape={shape!r} does not fit inputs of {list(spec.shape)}.")
+    dtype = DATATYPES[kind]
+    size = mapping(found, "parameters").get("binary_data_size")
+    if size is not None:
+        if not is_count(size) or size != len(raw) or size != count * dtype.itemsize:
+            raise RequestError(
+                400,
+                f"binary_data_size={size!r}: {count} x {kind} are {count * dtype.itemsize} bytes, "
+                f"and {len(raw)} came.",
+            )
+        return np.frombuffer(raw, dtype=dtype).reshape(shape)
+    if raw:
+        raise RequestError(400, "Bytes follow the header, but no binary_data_size announces them.")
+    try:
+        values = np.array(found.get("data"))
+    except ValueError:
+        raise RequestError(400, "data must be numbers, nested like the shape or flat.") from None
+    if values.dtype.kind not in "iuf" or values.size != count:
+        raise RequestError(400, f"data must be {count} numbers for the shape {shape!r}.")
+    if kind != "FP32" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if values.dtype.kind == "f" or values.min() < limits.min or values.max() > limits.max:
+            raise RequestError(400, f"data does not fit {kind}.")
+    with np.errstate(over="ignore"):  # too large for FP16: infinite, and refused as such
+        return values.astype(dtype).reshape(shape)
+
+
+def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, bool, int], ...]:
+    found = header.get("outputs")
+    if not found:
+        return (("logits", binary, 0),)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise RequestError(400, "outputs must be a list of objects with a name.")
+    wanted = []
+    for one in found:
+        if one.get("name") not in OUTPUTS:
+            raise RequestError(400, f"Outputs are {', '.join(OUTPUTS)}, not {one.get('name')!r}.")
+        parameters = mapping(one, "parameters")
+        classes = parameters.get("classification", 0)
+        if classes and not is_count(classes):
+            raise RequestError(400, f"classification={classes!r} must be an integer >= 1.")
+        wanted.append((one["name"], parameters.get("binary_data", binary) is True, classes))
+    return tuple(wanted)
+
+
+def _output(
+    wanted: str, logits: Array, classes: int, spec: InputSpec
+) -> tuple[dict[str, Any], bytes]:
+    flat = logits.reshape(len(logits), -1)
+    if classes:
+        scores = flat if wanted == "logits" else softmax(flat)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :classes]
+        words = [
+            [f"{row[c]:f}:{c}" + (f":{spec.label(int(c))}" if spec.labels else "") for c in order]
+            for row, order in zip(scores, best, strict=True)
+        ]
+        raw = b"".join(
+            len(word.encode()).to_bytes(4, "little") + word.encode()
+            for row in words
+            for word in row
+        )
+        shape = list(best.shape)
+        data = [word for row in words for word in row]
+        return {"name": wanted, "datatype": "BYTES", "shape": shape, "data": data}, raw
+    if wanted == "label":
+        values: Array = flat.argmax(axis=1).astype(np.int64)
+    else:
+        values = logits if wanted == "logits" else softmax(flat).astype(np.float32)
+    kind = "INT64" if wanted == "label" else "FP32"
+    described = {"name": wanted, "datatype": kind, "shape": list(values.shape)}
+    return {**described, "data": values.ravel()}, np.ascontiguousarray(values).tobytes()

@@ -1,0 +1,255 @@
+"""The models of a server, their versions, and the way of a request through it."""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mimonets._config import Config, did_you_mean, whole
+from mimonets.serving.batcher import Batcher, Lane, RefusedError, Ticket
+from mimonets.serving.metrics import Metrics
+from mimonets.serving.modes import Mode
+from mimonets.serving.networks import Array, Network
+from mimonets.serving.policy import Policy, PolicySettings
+from mimonets.serving.tenants import Tenant, Tenants
+from mimonets.serving.wishes import RequestError, Wish, make_ticket
+from mimonets.serving.worker import Worker
+
+DECODERS = 2  # threads that decode images and load models; never one per request
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings(Config):
+    """What the operator of a server may choose."""
+
+    slo: float = 0.1  # seconds for a request that names no timeout
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    max_body: int = whole(64 * 2**20, least=1024)  # bytes of one request
+    max_inputs: int = whole(256)  # of one request
+    max_queued: int = whole(512 * 2**20, least=1024)  # bytes of all that waits
+    max_pixels: int = whole(16_000_000)  # of an image file, before it is decoded
+    body_timeout: float = 30.0  # seconds that a client may take to send its request
+    hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems()
+        if not 0 < self.slo <= 3600:
+            found.append(f"slo={self.slo!r} must be above 0 and at most 3600 seconds.")
+        return found
+
+
+@dataclass(frozen=True)
+class Version:
+    """One loaded network and its queue."""
+
+    number: str
+    network: Network
+    lane: Lane
+
+
+class Server:
+    """All models of one process, one inference thread, one queue for each model."""
+
+    def __init__(
+        self,
+        loaders: Mapping[str, Callable[[], Network]],
+        settings: ServerSettings | None = None,
+        tenants: Tenants | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not loaders:
+            raise ValueError("There is no model to serve.")
+        self.loaders, self.clock = dict(loaders), clock
+        self.settings = settings or ServerSettings()
+        self.tenants = tenants or Tenants()
+        self.batcher = Batcher(max_bytes=self.settings.max_queued, quotas=self.tenants.quotas)
+        self.worker = Worker(self.batcher, clock)
+        self.metrics = Metrics(self.queued, clock)
+        self.worker.on_job = self.metrics.job
+        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
+        self.models: dict[str, Version] = {}
+        self.is_draining = False
+        self.failure: BaseException | None = None  # why the models could not be loaded at the start
+        self.on_failure: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
+        self._loads = dict.fromkeys(loaders, 0)
+        self._loading = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether all models answer. Overload does not change it."""
+        return not self.is_draining and len(self.models) == len(self.loaders)
+
+    def queued(self) -> int:
+        """Count the inputs that wait."""
+        return sum(len(lane.queue) for lane in self.batcher.lanes)
+
+    async def start(self, *, wait: bool = True) -> None:
+        """Start the inference thread and load all models, one after the other."""
+        self.worker.start(asyncio.get_running_loop())
+        task = asyncio.create_task(self._load_all())
+        self._tasks.add(task)
+        task.add_done_callback(self._started)
+        if wait:
+            await task
+
+    async def stop(self, timeout: float = 30.0) -> None:
+        """Answer what is queued, refuse what comes, end the thread."""
+        self.is_draining = True
+        for task in list(self._tasks):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.worker.stop, timeout)
+        self.pool.shutdown(wait=False)
+
+    async def load(self, name: str) -> Version:
+        """Load a model, or load it again, without a gap.
+
+        The new version is read and warmed up between jobs while the old one answers; then new
+        requests go to the new one, and the old one goes once its queue is empty.
+        """
+        if name not in self.loaders:
+            raise self._unknown(name)
+        async with self._loading:
+            loop = asyncio.get_running_loop()
+            network = await loop.run_in_executor(self.pool, self.loaders[name])
+            modes = await self._warm_up(network)
+            self._loads[name] += 1
+            lane = Lane(name, Policy(modes, self.settings.policy))
+            version = Version(str(self._loads[name]), network, lane)
+            self.worker.add_lane(lane, network)
+            old = self.models.get(name)
+            self.models[name] = version
+        while old is not None and not self.worker.drop_lane(old.lane):
+            await asyncio.sleep(0.005)
+        return version
+
+    def find(self, name: str, version: str | None = None) -> Version:
+        """Find a model; raises RequestError if it is unknown or not there yet."""
+        if self.is_draining:
+            raise RequestError(503, "The server is shutting down.")
+        if name not in self.loaders:
+            raise self._unknown(name)
+        found = self.models.get(name)
+        if found is None:
+            raise RequestError(503, f"{name} is being loaded.")
+        if version is not None and version != found.number:
+            raise RequestError(404, f"{name} has version {found.number}, not {version}.")
+        return found
+
+    async def answer(
+        self,
+        version: Version,
+        inputs: Array,
+        wish: Wish,
+        tenant: Tenant,
+        gone: Callable[[], Awaitable[Any]] | None = None,
+    ) -> Ticket:
+        """Queue inputs and wait for all answers; forget them when ``gone()`` returns first.
+
+        Raises RequestError: 400, 429 through RefusedError, 499 for a client that left, 504.
+        """
+        lane, name = version.lane, version.lane.name
+        now = self.clock()
+        ticket = make_ticket(
+            inputs,
+            wish,
+            lane.policy,
+            now,
+            self.settings.slo,
+            tenant=tenant.name,
+            shares=tenant.shares,
+        )
+        ticket.future = asyncio.get_running_loop().create_future()
+        self.metrics.offered()
+        try:
+            self.worker.submit(lane, ticket)
+        except RefusedError:
+            self.metrics.shed.labels(name).inc()
+            raise
+        await self._wait(ticket, gone)
+        if not ticket.future.done():
+            self.worker.cancel(ticket)
+            self.metrics.cancelled.labels(name).inc()
+            raise RequestError(499, "The client left.")
+        if isinstance(ticket.error, TimeoutError):
+            self.metrics.late.labels(name).inc()
+            raise RequestError(504, str(ticket.error))
+        if ticket.error is not None:
+            raise RequestError(400, f"{ticket.error} The input may be out of range.")
+        answers = [answer for answer in ticket.answers if answer is not None]
+        active = [lane.policy.modes[answer.mode].active_streams for answer in answers]
+        self.metrics.answered(name, ticket, active)
+        return ticket
+
+    async def _wait(self, ticket: Ticket, gone: Callable[[], Awaitable[Any]] | None) -> None:
+        if gone is None:
+            await ticket.future
+            return
+        leaving = asyncio.ensure_future(gone())
+        try:
+            await asyncio.wait({ticket.future, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.worker.cancel(ticket)
+            raise
+        finally:
+            leaving.cancel()
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        self.failure = task.exception()
+        if self.failure is not None:
+            self.on_failure()
+        else:
+            self.on_ready()
+
+    async def _load_all(self) -> None:
+        for name in self.loaders:
+            await self.load(name)
+
+    async def _warm_up(self, network: Network) -> list[Mode]:
+        """Warm up on the inference thread, one call at a time, between jobs."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[Mode]] = loop.create_future()
+        steps = network.warm_up(self.clock)
+
+        def tell(modes: list[Mode] | None, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+            elif modes is not None:
+                done.set_result(modes)
+
+        def step() -> None:
+            try:
+                modes = next(steps)
+            except Exception as error:
+                loop.call_soon_threadsafe(tell, None, error)
+                return
+            if modes is None:
+                self.worker.when_idle(step)
+            else:
+                loop.call_soon_threadsafe(tell, modes, None)
+
+        self.worker.when_idle(step)
+        return await done
+
+    def _unknown(self, name: str) -> RequestError:
+        hint = did_you_mean(name, self.loaders)
+        return RequestError(404, f"There is no model {name!r}{hint}: {', '.join(self.loaders)}.")
+
+
+def retry_after(refused: RefusedError) -> str:
+    """Give whole seconds to come back in, at least one."""
+    return str(max(1, math.ceil(refused.retry_after)))

@@ -1,0 +1,201 @@
+"""What a request may ask for, and what fits the network: checked before anything is queued."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mimonets._inputs import InputSpec
+from mimonets.serving.batcher import Ticket
+from mimonets.serving.networks import PADDING, Array
+from mimonets.serving.policy import Policy
+
+PARAMETERS = (
+    "timeout",
+    "priority",
+    "mode",
+    "min_accuracy",
+    "cascade",
+    "deterministic",
+    "superpose",
+)
+LARGEST_VALUE = 1000.0  # of images whose mean and deviation are not known
+
+
+class RequestError(Exception):
+    """A request that cannot be answered, with its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a request asks for besides the answer."""
+
+    timeout: float | None = None  # seconds, for the whole request
+    priority: int = 0
+    max_active: int | None = None
+    min_accuracy: float | None = None
+    cascade: bool = False
+    deterministic: bool = False
+    superpose: bool = False  # in the fastest mode that it allows, even when the server is idle
+
+
+def read_wish(parameters: Mapping[str, Any]) -> Wish:
+    """Read the parameters of a request."""
+    for name in parameters:
+        if name not in PARAMETERS:
+            raise RequestError(
+                400, f"Unknown parameter {name!r}: {', '.join(PARAMETERS)} are known."
+            )
+    timeout = _number(parameters, "timeout", 0, 3.6e9)
+    mode = parameters.get("mode")
+    if mode is not None and mode not in ("fast", "normal", "slow") and not is_count(mode):
+        raise RequestError(400, f"mode={mode!r} must be fast, normal, slow or an integer >= 1.")
+    priority = _number(parameters, "priority", 0, 100)
+    return Wish(
+        timeout=timeout / 1e6 if timeout else None,
+        priority=int(priority or 0),
+        max_active={"slow": 1, "normal": -1, "fast": None}.get(mode, mode) if mode else None,
+        min_accuracy=_number(parameters, "min_accuracy", 0, 1),
+        cascade=_flag(parameters, "cascade"),
+        deterministic=_flag(parameters, "deterministic"),
+        superpose=_flag(parameters, "superpose"),
+    )
+
+
+def check_inputs(tensor: Array, spec: InputSpec, *, takes_short: bool) -> Array:
+    """Refuse what the network cannot take; prepare raw pixels; fill up short sequences."""
+    if spec.kind == "image":
+        return _check_images(tensor, spec)
+    if tensor.dtype.kind not in "iu":
+        raise RequestError(400, f"Token ids are INT64 or INT32, not {tensor.dtype}.")
+    fits = tensor.ndim == len(spec.shape) + 1 and tensor.shape[1:-1] == spec.shape[:-1]
+    length, longest = tensor.shape[-1] if tensor.ndim else 0, spec.shape[-1]
+    if not fits or not 1 <= length <= longest or (length < longest and not takes_short):
+        raise _wrong_shape(tensor, spec)
+    highest = spec.vocab_size
+    if tensor.min() < 0 or (highest is not None and tensor.max() >= highest):
+        raise RequestError(400, f"Token ids must lie between 0 and {(highest or 0) - 1}.")
+    filled = np.full((len(tensor), *spec.shape), PADDING, dtype=np.int64)
+    filled[..., :length] = tensor
+    return filled
+
+
+def _check_images(tensor: Array, spec: InputSpec) -> Array:
+    if tensor.dtype.kind == "i":
+        raise RequestError(400, "Images are FP32, or UINT8 for raw pixels.")
+    if tensor.dtype == np.uint8:
+        raw = spec.original if spec.original is not None else spec.shape[1:]
+        if tensor.ndim != 4 or tensor.shape[1:] != (spec.shape[0], *raw):
+            raise RequestError(
+                400,
+                f"Raw pixels must be (inputs, {spec.shape[0]}, {raw[0]}, {raw[1]}), "
+                f"not {tensor.shape}.",
+            )
+        return np.ascontiguousarray(spec.prepare(tensor), dtype=np.float32)
+    if tensor.ndim != 4 or tensor.shape[1:] != spec.shape:
+        raise _wrong_shape(tensor, spec)
+    largest = largest_value(spec)
+    if not np.isfinite(tensor).all() or np.abs(tensor).max() > largest:
+        raise RequestError(400, f"All values must be finite and within +-{largest:.4g}.")
+    return np.ascontiguousarray(tensor, dtype=np.float32)
+
+
+def largest_value(spec: InputSpec) -> float:
+    """Give the largest value that an image may have: twice what pixels of 0..255 become.
+
+    A neighbour with huge values changes the answers of its whole group.
+
+    >>> largest_value(InputSpec(kind="image", shape=(1, 2, 2), mean=(155.0,), deviation=(50.0,)))
+    6.2
+    """
+    if spec.mean is None or spec.deviation is None:
+        return LARGEST_VALUE
+    pairs = zip(spec.mean, spec.deviation, strict=True)
+    return 2 * max(max(mean, 255 - mean) / deviation for mean, deviation in pairs)
+
+
+def make_ticket(
+    inputs: Array, wish: Wish, policy: Policy, now: float, slo: float, *, tenant: str, shares: bool
+) -> Ticket:
+    """Turn inputs into a request with a deadline; raises RequestError if no mode fits."""
+    max_active = wish.max_active
+    if max_active == -1:  # normal: half the streams
+        max_active = max(1, max(mode.active_streams for mode in policy.modes) // 2)
+    try:
+        limit = policy.limit(max_active=max_active, min_accuracy=wish.min_accuracy)
+    except ValueError as error:
+        raise RequestError(400, str(error)) from None
+    return Ticket(
+        inputs=inputs,
+        count=len(inputs),
+        arrival=now,
+        deadline=now + (wish.timeout or slo),
+        tenant=tenant,
+        shares=shares,
+        limit=0 if wish.deterministic else limit,
+        least=limit if wish.superpose else 0,
+        alone=wish.deterministic,
+        priority=wish.priority,
+        cascade=wish.cascade,
+        size=inputs.nbytes,
+    )
+
+
+def how(ticket: Ticket, policy: Policy) -> dict[str, Any]:
+    """Say how an answer came about; of several inputs the most crowded, doubtful and slow one."""
+    answers = [answer for answer in ticket.answers if answer is not None]
+    modes = [policy.modes[answer.mode] for answer in answers]
+    found: dict[str, Any] = {
+        "active_streams": max(mode.active_streams for mode in modes),
+        "group_size": max(answer.group_size for answer in answers),
+        "confidence": round(min(answer.confidence for answer in answers), 6),
+        "queue_us": int(1e6 * max(answer.queued for answer in answers)),
+        "compute_us": int(1e6 * max(answer.computed for answer in answers)),
+        "cascaded": any(answer.cascaded for answer in answers),
+    }
+    known = [mode.accuracy for mode in modes if mode.accuracy is not None]
+    if known:
+        found["expected_accuracy"] = round(min(known), 6)
+    if any(mode.name for mode in modes):
+        found["mode_name"] = max(modes, key=lambda mode: mode.active_streams).name
+    return found
+
+
+def mapping(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Find an object in an object; empty if it is not there."""
+    value = found.get(name) or {}
+    if not isinstance(value, dict):
+        raise RequestError(400, f"{name} must be an object.")
+    return value
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a decoded value is an integer >= 1 of sensible size."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def _wrong_shape(tensor: Array, spec: InputSpec) -> RequestError:
+    return RequestError(
+        400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {tensor.shape}."
+    )
+
+
+def _number(parameters: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise RequestError(400, f"{name}={value!r} must be a number from {low:g} to {high:g}.")
+    return float(value)
+
+
+def _flag(parameters: Mapping[str, Any], name: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise RequestError(400, f"{name}={value!r} must be true or false.")
+    return value

@@ -1,0 +1,131 @@
+"""Learn from a teacher: a trained network, or the slow mode of the network itself.
+
+Hinton, Vinyals & Dean, "Distilling the knowledge in a neural network", 2015. The teacher sees the
+inputs that the student sees, augmented and mixed alike; it runs in evaluation mode, one input per
+pass, and gets no gradient.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mimonets.data.interface import IGNORED
+from mimonets.evaluation.accuracy import evaluating
+from mimonets.models import load
+from mimonets.training.batch import Batch
+from mimonets.training.config import TrainConfig
+from mimonets.training.objective import task_loss
+
+# b answers   c classes   d features
+
+SLOW = "slow"  # as the name of a teacher: the student's own mode with one active stream
+
+
+class Teacher:
+    """A network that answers the batches of another one.
+
+    Args:
+        student: the network that is trained; with ``teacher="slow"`` it teaches itself.
+        config: ``teacher`` is a folder that :func:`mimonets.save` or a run wrote, or "slow".
+    """
+
+    def __init__(self, student: nn.Module, config: TrainConfig, device: torch.device) -> None:
+        assert config.teacher is not None
+        self.student = student
+        own = config.teacher == SLOW
+        self.network: nn.Module = student if own else load(config.teacher).to(device)
+        for name in ("student", "network") if config.distill_features else ():
+            if not isinstance(getattr(getattr(self, name), "classifier", None), nn.Module):
+                raise ValueError(
+                    f"distill_features compares what the classifiers get, and the "
+                    f"{'teacher' if name == 'network' else name} has no module of that name: "
+                    f"set train.distill_features=0."
+                )
+
+    def answer(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """Answer a batch: logits, and what the classifier made them of."""
+        with watching(self.network) as features, evaluating(self.network):
+            logits = self.network(batch.inputs, active_streams=1, **batch.arguments())
+        # Clones, since what inference mode made cannot take part in a backward pass.
+        return logits.clone(), [seen.clone() for seen in features]
+
+
+def make_teacher(student: nn.Module, config: TrainConfig, device: torch.device) -> Teacher | None:
+    """Find the teacher that a config names; None if it names none."""
+    return None if config.teacher is None else Teacher(student, config, device)
+
+
+def taught_loss(
+    logits: Tensor,
+    batch: Batch,
+    config: TrainConfig,
+    teacher: Teacher | None,
+    features: list[Tensor] | None = None,
+) -> Tensor:
+    r"""Score answers by the labels and by the teacher's answers.
+
+    .. math:: (1 - w) \, \ell(y, l) + w \, T^2 \,
+        \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr) + v \, L_G
+
+    with w = ``config.distill``, T = ``config.temperature``, v = ``config.distill_features`` and
+    :math:`L_G` of :func:`similarity_loss`. Without a teacher it is the task's loss alone.
+    """
+    loss = task_loss(logits, batch, config)
+    if teacher is None:
+        return loss
+    wanted, taught = teacher.answer(batch)
+    scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
+    loss = torch.lerp(loss, soft_loss(logits, wanted, scored, config.temperature), config.distill)
+    if config.distill_features and features and taught:
+        # The first: a network that teaches itself has just been seen a second time.
+        loss = loss + config.distill_features * similarity_loss(features[0], taught[0])
+    return loss
+
+
+def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
+    """Compare softened answers (..., c): T^2 times the KL divergence, averaged.
+
+    Over those that are ``scored`` (...), or all without it, which spares waiting for the device.
+    """
+    rows = slice(None) if scored is None else scored
+    found, target = (
+        F.log_softmax(x.flatten(0, -2)[rows].float() / temperature, dim=-1)
+        for x in (logits, wanted)
+    )
+    return temperature**2 * F.kl_div(found, target, log_target=True, reduction="batchmean")
+
+
+def similarity_loss(features: Tensor, taught: Tensor) -> Tensor:
+    r"""Compare which inputs of a batch look alike to the two networks.
+
+    .. math:: L_G = \frac{1}{b^2} \| G(F) - G(F_t) \|_F^2, \qquad
+        G(F)_{ij} = \frac{\langle f_i, f_j \rangle}{\sqrt{\sum_k \langle f_i, f_k \rangle^2}}
+
+    Features may differ in size, and nothing is learned beside the network. Tung & Mori,
+    "Similarity-preserving knowledge distillation", ICCV 2019.
+
+    Args:
+        features: (b, d) of the student.
+        taught: (b, d') of the teacher.
+    """
+    own, wanted = (F.normalize(x.float() @ x.float().mT, dim=-1) for x in (features, taught))
+    return (own - wanted).square().mean()
+
+
+@contextmanager
+def watching(network: Any) -> Iterator[list[Tensor]]:
+    """Collect what a network's classifier gets while the context lasts; nothing without one."""
+    seen: list[Tensor] = []
+    classifier = getattr(network, "classifier", None)
+    if not isinstance(classifier, nn.Module):
+        yield seen
+        return
+    handle = classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()

@@ -1,0 +1,233 @@
+"""What is written, what is refused, and that a folder answers as the network does."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from mimonets import (
+    Engine,
+    MIMOFormer,
+    MIMOFormerConfig,
+    Performer,
+    PerformerConfig,
+    Transformer,
+    TransformerConfig,
+    WideResNet,
+    WideResNetConfig,
+    export,
+)
+from mimonets.inference import trace
+from mimonets.inference.manifest import check_files, read_manifest
+from mimonets.inference.measure import accuracies
+from small_networks import ForeignCNN, randomise
+
+for package in ("onnx", "onnxscript", "onnxruntime"):
+    pytest.importorskip(package)
+ir = pytest.importorskip("onnx_ir")
+
+SMALL = {
+    "vocab_size": 9,
+    "max_length": 12,
+    "num_classes": 3,
+    "depth": 1,
+    "heads": 2,
+    "head_dim": 4,
+    "dim": 8,
+    "hidden_dim": 8,
+}
+
+
+def agree(engine, model, batch, active, **options):
+    inputs = model.example_inputs(batch)
+    if options.pop("masked", False):
+        inputs = inputs[..., :-3]
+        options["mask"] = torch.rand(inputs.shape) < 0.7
+        options["mask"][..., 0] = True
+    with torch.no_grad():
+        wanted = model(inputs, active_streams=active, **options)
+    found = engine(inputs, active, **options)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MIMOFormer(MIMOFormerConfig(**SMALL, grid=(2, 1), superpose="attention+mlp+qkv")),
+        Performer(PerformerConfig(**SMALL)),
+        Transformer(TransformerConfig(**SMALL)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_sequences_of_any_length_with_and_without_a_mask(tmp_path, model):
+    model.eval()
+    fastest = model.num_streams
+    folder = export(model, tmp_path / "out", modes=(fastest,), measure=False)
+    engine = Engine(folder, "onnxruntime")
+    for groups in (1, 3):
+        agree(engine, model, groups * fastest, fastest)
+        agree(engine, model, groups * fastest, fastest, masked=True)
+    with pytest.raises(ValueError, match=r"\(batch, tokens\), at most 12 tokens, but got \(1, 13"):
+        engine(torch.zeros(1, 13, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"between 0 and 9, but vocab_size=9 allows 0 to 8"):
+        engine(torch.arange(10).unsqueeze(0))
+    with pytest.raises(ValueError, match=r"mask is boolean and of the shape of the tokens"):
+        engine(torch.zeros(1, 4, dtype=torch.long), mask=torch.ones(1, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("superpose", ["attention", "attention+mlp", "attention+mlp+qkv"])
+@pytest.mark.parametrize("head", ["classify", "pair", "next_token"])
+def test_every_kind_of_mimoformer_in_every_mode(tmp_path, superpose, head):
+    options = {"head": head, "causal": head == "next_token"}
+    model = MIMOFormer(MIMOFormerConfig(**SMALL, **options, grid=(2, 2), superpose=superpose))
+    engine = Engine(export(model.eval(), tmp_path / "out", measure=False), "onnxruntime")
+    assert engine.modes == ((1, 2, 4) if head == "pair" else (1, 2, 3, 4))
+    for active in engine.modes:
+        for batch in (1, 3, 8):
+            agree(engine, model, batch, active)
+            agree(engine, model, batch, active, masked=True)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        WideResNet(WideResNetConfig(depth=10, width=1, in_channels=1, image_size=8, num_classes=5)),
+        ForeignCNN(),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize("name", ["onnx", "openvino", "pt2"])
+def test_other_networks_in_every_format(tmp_path, model, name):
+    randomise(model)
+    if name == "openvino":
+        pytest.importorskip("openvino")
+    folder = export(model, tmp_path / "out", formats=(name,), measure=False)
+    assert name in read_manifest(folder).formats
+    engine = Engine(folder, {"onnx": "onnxruntime"}.get(name, name))
+    for active in engine.modes:
+        for batch in (active, 3 * active):
+            agree(engine, model, batch, active)
+    if isinstance(model, ForeignCNN):
+        with pytest.raises(ValueError, match=r"needs the network itself.*none of mimonets' own"):
+            Engine(folder, "torch")
+
+
+def test_all_modes_share_one_file_of_weights(exported, small_conv):
+    weights = sum(p.numel() * 4 for p in small_conv.parameters() if p.numel() * 4 >= trace.LARGE)
+    assert (exported / "weights.bin").stat().st_size < 1.5 * weights + 60_000
+    for mode in (1, 2, 3):
+        assert (exported / f"mode-{mode}.onnx").stat().st_size < 30_000
+
+
+def test_the_manifest_names_every_file_and_how_it_was_made(exported):
+    manifest = read_manifest(exported)
+    named = {name for graphs in manifest.formats.values() for name in graphs.files}
+    there = {str(p.relative_to(exported)) for p in exported.rglob("*") if p.is_file()}
+    assert there == named | {"manifest.json"}
+    assert {"mimonets", "torch", "onnx", "onnxruntime"} <= manifest.versions.keys()
+    assert {"name", "avx2", "avx512", "vnni", "bf16"} <= manifest.cpu.keys()
+    assert set(manifest.formats["onnx"].difference) == {"1", "2", "3"}
+    assert max(manifest.formats["onnx"].difference.values()) < 1e-5
+
+
+def test_accuracy_counts_right_answers_also_of_inputs_left_over(small_conv):
+    images = torch.randn(7, 1, 8, 8)
+    with torch.no_grad():
+        slow = small_conv(images, active_streams=1).argmax(-1)
+        fast = small_conv(images, active_streams=3).argmax(-1)
+    engine = Engine(small_conv)
+    assert accuracies(engine, [(images[:4], slow[:4]), (images[4:], slow[4:])], 1) == 1.0
+    expected = float((fast == slow).float().mean())
+    assert accuracies(engine, [(images, slow)], 3) == pytest.approx(expected)
+
+
+def test_a_mode_that_answers_differently_is_named_and_nothing_is_written(
+    small_conv, tmp_path, monkeypatch
+):
+    original = trace.to_onnx
+
+    graphs = []
+
+    def damage_the_second(program, name):
+        graph = original(program, name)
+        graphs.append(graph)
+        if len(graphs) == 2:
+            value = graph.graph.initializers["model.classifier.weight"]
+            value.const_value = ir.tensor(value.const_value.numpy() * 1.01, name=value.name)
+        return graph
+
+    monkeypatch.setattr("mimonets.inference.exporter.to_onnx", damage_the_second)
+    with pytest.raises(ValueError, match=r"MIMOConv with 3 active answers differently.*by 0.0"):
+        export(small_conv, tmp_path / "out", modes=(1, 3))
+    assert list(tmp_path.iterdir()) == []
+
+
+class NotTraceable(ForeignCNN):
+    def forward(self, x, active_streams=None):
+        if x.sum().item() > 0:
+            return super().forward(x, active_streams)
+        return super().forward(-x, active_streams)
+
+
+def test_what_cannot_be_exported_gets_a_sentence_and_writes_nothing(small_conv, tmp_path):
+    broken = ForeignCNN()
+    broken.last.weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"ForeignCNN has weights that are not finite, in last"):
+        export(broken, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"NotTraceable cannot be exported with 1 active: "):
+        export(NotTraceable(), tmp_path / "out")
+    with pytest.raises(ValueError, match=r"no format 'onxn' \(did you mean 'onnx'\?\)"):
+        export(small_conv, tmp_path / "out", formats=("onxn",))
+    with pytest.raises(ValueError, match=r"no mode with 4 active: choose from 1, 2, 3"):
+        export(small_conv, tmp_path / "out", modes=(4,))
+    with pytest.raises(ValueError, match=r"int8 needs calibration=.*and evaluation="):
+        export(small_conv, tmp_path / "out", int8=True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(ValueError, match=r"holds other things than an earlier export"):
+        export(small_conv, tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    return shutil.copytree(exported, tmp_path / "copy")
+
+
+def test_tampered_weights_are_refused(copy):
+    content = bytearray((copy / "weights.bin").read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / "weights.bin").write_bytes(content)
+    for backend in ("onnxruntime", "auto"):
+        with pytest.raises(ValueError, match=r"weights.bin does not have the hash in manifest"):
+            Engine(copy, backend)
+
+
+def test_a_tampered_manifest_is_refused(copy):
+    path = copy / "manifest.json"
+    content = json.loads(path.read_text())
+    content["modes"][0]["accuracy"] = {"float32": 1.0}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"does not have the hash it was written with"):
+        Engine(copy)
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(ValueError, match=r"is not JSON .*cut short or edited"):
+        Engine(copy)
+
+
+def test_missing_and_foreign_files_are_refused(copy):
+    (copy / "mode-2.onnx").unlink()
+    with pytest.raises(ValueError, match=r"holds no mode-2.onnx, which its manifest.json names"):
+        Engine(copy, "onnxruntime")
+    with pytest.raises(ValueError, match=r"points outside its folder, to ../secret"):
+        check_files(copy, {"../secret": "0"})
+
+
+def test_a_manifest_of_the_future_is_refused(copy):
+    path = copy / "manifest.json"
+    content = json.loads(path.read_text()) | {"format_version": 99}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"format version 99.*install a newer mimonets"):
+        Engine(copy)

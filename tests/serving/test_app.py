@@ -1,0 +1,319 @@
+import asyncio
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mimonets.serving.tenants import Tenant, Tenants, read_keys
+from serving.fakes import FakeEngine, client_of, images, make_server, tensor
+
+INFER = "/v2/models/digits/infer"
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+def once(call, **settings):
+    """Start a server, let ``call(client, server)`` talk to it, stop it."""
+
+    async def main():
+        server = make_server(**settings)
+        async with client_of(server) as client:
+            return await call(client, server)
+
+    return run(main())
+
+
+def picture(value, size=(2, 2), kind="PNG"):
+    file = io.BytesIO()
+    Image.fromarray(np.full((size[1], size[0]), value, dtype=np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+def test_answers_come_in_order_and_say_how_they_came_about():
+    async def call(client, server):
+        return await client.post(INFER, json=tensor(images(2, 0, 1)))
+
+    response = once(call)
+    assert response.status_code == 200
+    content = response.json()
+    assert content["model_name"] == "digits"
+    assert content["model_version"] == "1"
+    (output,) = content["outputs"]
+    assert output["shape"] == [3, 3]
+    assert np.reshape(output["data"], (3, 3)).argmax(axis=1).tolist() == [2, 0, 1]
+    parameters = content["parameters"]
+    assert set(parameters) >= {
+        "active_streams",
+        "group_size",
+        "confidence",
+        "expected_accuracy",
+        "queue_us",
+        "compute_us",
+        "cascaded",
+    }
+    assert parameters["expected_accuracy"] == 0.99
+    assert parameters["active_streams"] == 1
+
+
+def test_outputs_can_be_chosen():
+    async def call(client, server):
+        wanted = [{"name": "label"}, {"name": "probabilities"}]
+        return await client.post(INFER, json={**tensor(images(2, 1)), "outputs": wanted, "id": "7"})
+
+    content = once(call).json()
+    label, chances = content["outputs"]
+    assert label["data"] == [2, 1]
+    assert np.sum(np.reshape(chances["data"], (2, 3)), axis=1) == pytest.approx([1, 1])
+    assert content["id"] == "7"
+
+
+def test_raw_pixels_are_prepared_as_in_training():
+    async def call(client, server):
+        request = tensor(images(200))
+        request["inputs"][0] |= {"datatype": "UINT8", "data": [200, 0, 0, 0]}
+        response = await client.post(INFER, json=request)
+        return response, server.models["digits"].network
+
+    engine = FakeEngine()
+    response, _ = once(call, engine=engine)
+    assert response.status_code == 200
+    assert engine.calls[-1][1][0, 0, 0, 0] == pytest.approx((200 - 100) / 50)
+
+
+BAD = {
+    "no JSON": b"{",
+    "no object": b"[]",
+    "no inputs": b"{}",
+    "another name": {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]},
+    "NaN": b'{"inputs": [{"name": "input", "datatype": "FP32", "shape": [1,1,2,2], '
+    b'"data": [NaN, 1, 1, 1]}]}',
+    "too few numbers": {
+        "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": [1]}]
+    },
+    "words": {
+        "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": ["1"] * 4}]
+    },
+    "ragged": {
+        "inputs": [
+            {"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": [[1, 2], [3]]}
+        ]
+    },
+    "negative shape": {
+        "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 4], "data": [1]}]
+    },
+    "huge shape": {
+        "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 2**30], "data": [1]}]
+    },
+    "another shape": {
+        "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 4], "data": [1] * 4}]
+    },
+    "integers": {
+        "inputs": [{"name": "input", "datatype": "INT64", "shape": [1, 1, 2, 2], "data": [1] * 4}]
+    },
+    "out of range": tensor(images(1e30)),
+    "far beyond any pixel": tensor(images(7)),  # a white pixel is (255 - 100) / 50 = 3.1
+    "overflowing": {
+        "inputs": [{"name": "input", "datatype": "UINT8", "shape": [1, 1, 2, 2], "data": [999] * 4}]
+    },
+    "unknown output": {**tensor(images(1)), "outputs": [{"name": "nothing"}]},
+    "a mode that is none": tensor(images(1), mode="turbo"),
+    "an accuracy that no mode has": tensor(images(1), min_accuracy=0.999),
+    "a timeout that is no number": tensor(images(1), timeout="soon"),
+    "announced bytes that do not come": {
+        "inputs": [
+            {
+                "name": "input",
+                "datatype": "FP32",
+                "shape": [1, 1, 2, 2],
+                "parameters": {"binary_data_size": 16},
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_bad_request_is_refused_before_it_is_queued(bad):
+    async def call(client, server):
+        body = bad if isinstance(bad, bytes) else json.dumps(bad).encode()
+        before = len(engine.calls)
+        response = await client.post(INFER, content=body)
+        assert len(engine.calls) == before
+        return response
+
+    engine = FakeEngine()
+    response = once(call, engine=engine)
+    assert response.status_code == 400
+    assert response.json()["error"]
+
+
+def test_limits_are_413():
+    async def call(client, server):
+        many = await client.post(INFER, json=tensor(images(*range(9))))
+        large = await client.post(INFER, content=b" " * 5000)
+
+        async def stream():
+            for _ in range(100):
+                yield b" " * 100
+
+        streamed = await client.post(INFER, content=stream())
+        return many, large, streamed
+
+    for response in once(call, max_inputs=8, max_body=4096):
+        assert response.status_code == 413
+
+
+def test_compressed_requests_are_415():
+    async def call(client, server):
+        return await client.post(INFER, content=b"x", headers={"content-encoding": "gzip"})
+
+    assert once(call).status_code == 415
+
+
+def test_models_and_versions_that_are_not_there_are_404():
+    async def call(client, server):
+        return [
+            await client.post("/v2/models/digit/infer", json=tensor(images(1))),
+            await client.post("/v2/models/digits/versions/7/infer", json=tensor(images(1))),
+            await client.get("/nothing"),
+        ]
+
+    first, second, third = once(call)
+    assert first.status_code == second.status_code == third.status_code == 404
+    assert "did you mean 'digits'" in first.json()["error"]
+
+
+def test_metadata_and_health():
+    async def call(client, server):
+        paths = ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/digits/ready")
+        for path in paths:
+            assert (await client.get(path)).status_code == 200, path
+        described = (await client.get("/v2/models/digits/versions/1")).json()
+        assert described["inputs"] == [
+            {"name": "input", "datatype": "FP32", "shape": [-1, 1, 2, 2]}
+        ]
+        modes = described["parameters"]["modes"]
+        assert {mode["accuracy"] for mode in modes} <= {0.99, 0.97, 0.93}
+        text = (await client.get("/metrics")).text
+        await client.post(INFER, json=tensor(images(1)))
+        after = (await client.get("/metrics")).text
+        assert 'mimonets_inputs_total{mode="1",model="digits"} 1.0' in after
+        assert "mimonets_queued_inputs 0.0" in text
+
+    once(call, engine=FakeEngine(per_pass=0.001))
+
+
+def test_image_files_are_classified():
+    async def call(client, server):
+        file, jpeg = picture(150), picture(200, kind="JPEG")  # 1 and 2 after standardising
+        url = "data:image/png;base64," + base64.b64encode(file).decode()
+        return [
+            await client.post("/v1/classify", content=file, headers={"content-type": "image/png"}),
+            await client.post("/v1/classify", json={"images": [url, url], "mode": "slow"}),
+            await client.post(
+                "/v1/classify", files=[("files", file), ("files", jpeg)], data={"mode": "2"}
+            ),
+            await client.post(
+                "/v1/classify",
+                content=picture(150, size=(40, 20)),
+                headers={"content-type": "image/png"},
+            ),
+        ]
+
+    responses = once(call)
+    labels = [[one["label"] for one in response.json()["answers"]] for response in responses]
+    assert labels == [["one"], ["one", "one"], ["one", "two"], ["one"]]
+    assert responses[0].json()["answers"][0]["probability"] > 0.9
+
+
+def test_files_that_are_no_images_are_415_and_large_ones_413():
+    async def call(client, server):
+        png = {"content-type": "image/png"}
+        return [
+            (await client.post("/v1/classify", content=content, headers=png)).status_code
+            for content in (b"nonsense", picture(1)[:40], picture(1, size=(100, 100)))
+        ] + [
+            (await client.post("/v1/classify", json={"images": ["nonsense"]})).status_code,
+            (await client.post("/v1/classify", json={"images": []})).status_code,
+            (await client.post("/v1/classify", json={"images": "x"})).status_code,
+            (
+                await client.post("/v1/classify", content=b"x", headers={"content-type": "a/b"})
+            ).status_code,
+        ]
+
+    assert once(call, max_pixels=5000) == [415, 415, 413, 400, 400, 400, 415]
+
+
+KEYS = Tenants(
+    {
+        "key-of-a-key-of-a": Tenant(name="a", quota=2),
+        "key-of-b-key-of-b": Tenant(name="b", admin=True),
+    }
+)
+
+
+def test_a_key_is_needed_where_there_are_keys():
+    async def call(client, server):
+        bearer = {"authorization": "Bearer key-of-a-key-of-a"}
+        header = {"x-api-key": "key-of-b-key-of-b"}
+        wrong = {"x-api-key": "key-of-c-key-of-c"}
+        return [
+            (await client.post(INFER, json=tensor(images(1)), headers=headers)).status_code
+            for headers in ({}, wrong, bearer, header)
+        ] + [
+            (await client.get("/metrics")).status_code,
+            (await client.get("/v2/health/live")).status_code,
+        ]
+
+    assert once(call, tenants=KEYS) == [401, 401, 200, 200, 401, 200]
+
+
+def test_a_tenant_over_quota_is_429():
+    async def call(client, server):
+        headers = {"authorization": "Bearer key-of-a-key-of-a"}
+        return await client.post(INFER, json=tensor(images(1, 1, 1)), headers=headers)
+
+    response = once(call, tenants=KEYS)
+    assert response.status_code == 429
+    assert int(response.headers["retry-after"]) >= 1
+
+
+def test_keys_are_read_from_a_file(tmp_path):
+    path = tmp_path / "keys.json"
+    path.write_text('{"0123456789abcdef": {"tenant": "a", "shares": true}}')
+    assert read_keys(path).find("0123456789abcdef").shares
+    assert read_keys(path).find("another") is None
+    for content, message in (
+        ("{", "not JSON"),
+        ("{}", "holds no keys"),
+        ('{"short": {"tenant": "a"}}', "at least 16"),
+        ('{"0123456789abcdef": {"tenant": "a", "share": true}}', "did you mean 'shares'"),
+        ('{"0123456789abcdef": {"tenant": "a", "quota": 0}}', "quota=0 must be"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_keys(path)
+
+
+def test_only_the_names_of_the_server_reach_it():
+    async def call(client, server):
+        elsewhere = await client.get("/v2", headers={"host": "evil.example"})
+        return (await client.get("/v2")).status_code, elsewhere.status_code
+
+    assert once(call, hosts=("test",)) == (200, 421)
+
+
+def test_a_request_can_ask_to_be_superposed_when_idle():
+    async def call(client, server):
+        return await client.post(INFER, json=tensor(images(0, 1, 2, 0), superpose=True))
+
+    engine = FakeEngine(per_pass=0.002)
+    content = once(call, engine=engine).json()
+    assert content["parameters"]["active_streams"] == 4
+    assert engine.calls[-1][0] == 4
+    assert len(engine.calls[-1][1]) == 4

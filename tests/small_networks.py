@@ -1,0 +1,37 @@
+"""Networks small enough to export in a test."""
+
+import torch
+from torch import nn
+
+
+def randomise(model):
+    """Give batch norms statistics that differ by mode, as training does."""
+    for name, value in model.state_dict().items():
+        if name.endswith("running_mean"):
+            value.copy_(0.1 * torch.randn_like(value))
+        elif name.endswith("running_var"):
+            value.copy_(1 + 0.3 * torch.rand_like(value))
+        elif name.endswith("batches_seen"):
+            value.fill_(1)
+    return model.eval()
+
+
+class ForeignCNN(nn.Module):
+    """Not one of ours: adds up what its inputs become, and reads all answers from the sum."""
+
+    def __init__(self, num_streams=2):
+        super().__init__()
+        self.num_streams = num_streams
+        self.first = nn.Conv2d(2, 6, 3, padding=1)
+        self.signs = nn.Parameter(torch.randn(num_streams, 6, 1, 1))
+        self.last = nn.Linear(6, num_streams * 4)
+
+    def example_inputs(self, batch_size):
+        return torch.randn(batch_size, 2, 5, 5)
+
+    def forward(self, x, active_streams=None):
+        active = active_streams or self.num_streams
+        x = self.first(x).relu().unflatten(0, (-1, active))
+        total = (x * self.signs[:active]).sum(dim=1)
+        answers = self.last(total.mean(dim=(2, 3))).unflatten(1, (self.num_streams, 4))
+        return answers[:, :active].flatten(0, 1)

@@ -1,0 +1,189 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import mimonets as mn
+from mimonets.layers import StreamBatchNorm2d
+from mimonets.training import TrainConfig, train
+from mimonets.training.batch import Batch
+from mimonets.training.distillation import (
+    make_teacher,
+    similarity_loss,
+    soft_loss,
+    taught_loss,
+    watching,
+)
+from mimonets.training.objective import task_loss
+from mimonets.training.schedule import decay_groups
+from mimonets.training.step import plan_step
+from mimonets.training.warm_ups import streams_at
+from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
+
+CPU = torch.device("cpu")
+
+
+def a_batch(size=6):
+    inputs, labels = next(TinyBatches(size=size).epoch(0))
+    return Batch(inputs, labels)
+
+
+def soft_loss_by_hand(logits, wanted, temperature):
+    total = 0.0
+    for row, target in zip(logits, wanted, strict=True):
+        p, q = (torch.softmax(x / temperature, dim=0) for x in (target, row))
+        total += sum(float(a) * math.log(float(a) / float(b)) for a, b in zip(p, q, strict=True))
+    return temperature**2 * total / len(logits)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_soft_targets_by_hand(temperature):
+    logits, wanted = torch.randn(2, 5, 3, dtype=torch.float64)
+    every = torch.ones(5, dtype=torch.bool)
+    found = float(soft_loss(logits, wanted, every, temperature))
+    assert found == pytest.approx(soft_loss_by_hand(logits, wanted, temperature), rel=1e-5)
+    assert float(soft_loss(wanted, wanted, every, temperature)) == pytest.approx(0, abs=1e-6)
+
+
+def test_what_has_no_label_is_not_taught():
+    logits, wanted = torch.randn(2, 2, 4, 3)
+    scored = torch.tensor([True, False, True, True, False, False, True, True])
+    kept = logits.flatten(0, 1)[scored], wanted.flatten(0, 1)[scored]
+    expected = soft_loss(*kept, torch.ones(5, dtype=torch.bool), 2.0)
+    assert_close(soft_loss(logits, wanted, scored, 2.0), expected)
+
+
+def test_similarities_by_hand_whatever_the_sizes_of_the_features():
+    features, taught = torch.randn(4, 5), torch.randn(4, 7)
+
+    def rows(x):
+        gram = [[float(a @ b) for b in x] for a in x]
+        return [[value / math.hypot(*row) for value in row] for row in gram]
+
+    own, wanted = rows(features), rows(taught)
+    expected = sum((own[i][j] - wanted[i][j]) ** 2 for i in range(4) for j in range(4)) / 16
+    assert float(similarity_loss(features, taught)) == pytest.approx(expected, rel=1e-4)
+    turned = taught @ torch.linalg.qr(torch.randn(7, 7))[0]
+    assert float(similarity_loss(taught, turned)) == pytest.approx(0, abs=1e-9)
+
+
+def test_without_a_teacher_it_is_the_tasks_loss():
+    batch, logits = a_batch(), torch.randn(6, 3)
+    config = tiny_config()
+    assert make_teacher(tiny_conv(), config, CPU) is None
+    assert torch.equal(taught_loss(logits, batch, config, None), task_loss(logits, batch, config))
+
+
+@pytest.fixture
+def teacher_folder(tmp_path):
+    torch.manual_seed(5)
+    plain = mn.WideResNetConfig(depth=10, width=1, in_channels=1, num_classes=3, image_size=8)
+    network = mn.WideResNet(plain)
+    network(torch.randn(16, 1, 8, 8))  # statistics that differ from those of a batch
+    mn.save(network, tmp_path / "teacher")
+    return tmp_path / "teacher"
+
+
+def test_the_teacher_answers_in_evaluation_mode_without_gradients(teacher_folder):
+    student = tiny_conv()
+    config = tiny_config(teacher=str(teacher_folder), distill=0.25, temperature=2.0)
+    teacher = make_teacher(student, config, CPU)
+    batch = a_batch()
+    wanted = mn.load(teacher_folder).eval()(batch.inputs).detach()
+    logits = student(batch.inputs)
+    found = taught_loss(logits, batch, config, teacher)
+    every = torch.ones(6, dtype=torch.bool)
+    hard, soft = task_loss(logits, batch, config), soft_loss(logits, wanted, every, 2.0)
+    assert_close(found, 0.75 * hard + 0.25 * soft)
+    found.backward()
+    assert all(p.grad is not None for p in student.parameters())
+    assert all(p.grad is None for p in teacher.network.parameters())
+
+
+def test_a_network_teaches_itself_by_its_slow_mode_and_stays_in_training_mode():
+    student = tiny_conv()
+    batch = a_batch()
+    student(batch.inputs, active_streams=1)
+    config = tiny_config(teacher="slow", distill=1.0, fast_share=0.5, distill_features=0.5)
+    teacher = make_teacher(student, config, CPU)
+    wanted = student.eval()(batch.inputs, active_streams=1).detach()
+    student.train()
+    seen = [norm.batches_seen.tolist() for norm in student.modules() if is_norm(norm)]
+    assert_close(teacher.answer(batch)[0], wanted)
+    assert student.training
+    assert seen == [norm.batches_seen.tolist() for norm in student.modules() if is_norm(norm)]
+    with watching(student) as features:
+        logits = student(batch.inputs, active_streams=2)
+        loss = taught_loss(logits, batch, config, teacher, features)
+    with watching(student) as own:  # again: the pass above moved the stem's statistics
+        wanted = student.eval()(batch.inputs, active_streams=1).detach()
+    expected = soft_loss(logits, wanted, torch.ones(6, dtype=torch.bool), 4.0)
+    assert_close(loss, expected + 0.5 * similarity_loss(features[0], own[0]))
+
+
+def is_norm(module):
+    return isinstance(module, StreamBatchNorm2d)
+
+
+def test_features_need_a_classifier():
+    student = nn.Linear(3, 3)
+    with pytest.raises(ValueError, match="the student has no module of that name.*features=0"):
+        make_teacher(student, tiny_config(teacher="slow", distill_features=1.0), CPU)
+
+
+@pytest.mark.parametrize("settings", [{}, {"distill_features": 1.0}, {"accumulate": 2}])
+def test_a_taught_run_differs_learns_and_resumes(teacher_folder, tmp_path, settings):
+    config = tiny_config(teacher=str(teacher_folder), distill=0.9, mixup=0.5, **settings)
+    taught, resumed, alone = tiny_conv(), tiny_conv(), tiny_conv()
+    train(taught, TinyBatches(), config, run_dir=tmp_path / "taught")
+
+    def stop(step):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(resumed, TinyBatches(before=stop), config, run_dir=tmp_path / "cut")
+    train(resumed, TinyBatches(), config, run_dir=tmp_path / "cut", resume=True)
+    assert same_weights(taught, resumed)
+    plain = tiny_config(mixup=0.5, **{k: v for k, v in settings.items() if k == "accumulate"})
+    train(alone, TinyBatches(), plain, run_dir=tmp_path / "alone")
+    assert not same_weights(taught, alone)
+
+
+def test_a_teacher_that_is_not_trained_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="a mode that is not trained: set train.fast_share"):
+        train(tiny_conv(), TinyBatches(), tiny_config(teacher="slow"), run_dir=tmp_path)
+    one = tiny_conv(num_streams=1)
+    with pytest.raises(ValueError, match="teacher='slow' needs several streams"):
+        train(one, TinyBatches(size=4), tiny_config(teacher="slow"), run_dir=tmp_path)
+
+
+def test_the_curriculum_raises_the_number_of_active_streams():
+    config = TrainConfig(stream_curriculum=0.6, modes={1: 0.5, 8: 0.5})
+    limits = [streams_at(config, 8, step, 100) for step in range(100)]
+    assert sorted(set(limits)) == [1, 2, 4, 8]
+    assert limits == sorted(limits)
+    assert [limits.count(n) for n in (1, 2, 4, 8)] == [20, 20, 20, 40]
+    model = tiny_conv(num_streams=8)
+    for step in range(100):
+        plan = plan_step(config, model, step, 100)
+        assert plan.active_streams in (1, limits[step])
+    assert streams_at(TrainConfig(), 8, 0, 100) == 8
+    assert streams_at(TrainConfig(stream_curriculum=1.0), 1, 0, 100) == 1
+
+
+def test_cross_lane_weights_can_decay_on_their_own():
+    model = tiny_conv(binding="tied")
+    cross = {p for name, p in model.named_parameters() if name.endswith(".cross")}
+    assert cross
+    shared = decay_groups(model, tiny_config(weight_decay=0.1))
+    assert all(cross.isdisjoint(g["params"]) for g in shared if g["weight_decay"] != 0.1)
+    own = {
+        g["weight_decay"]: set(g["params"])
+        for g in decay_groups(model, tiny_config(weight_decay=0.1, cross_decay=0.5))
+    }
+    assert own[0.5] == cross
+    assert cross.isdisjoint(own[0.1])
+    assert set().union(*own.values()) == set(model.parameters())
