@@ -28,6 +28,11 @@ class StepPlan:
     warm_up: str | None = None  # the simpler way to run that this step takes
     gear: int | None = None  # of a network that has several, see GearedWideResNet
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the model's forward takes beside the batch and the number of active streams."""
+        return {} if self.gear is None else {"gear": self.gear}
+
     def warming_up(self, model: Any) -> AbstractContextManager[None]:
         """Let the model run as this step wants it; most steps ask nothing of it."""
         if self.warm_up is None and self.grid is None:
@@ -128,6 +133,7 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
                 piece.inputs,
                 active_streams=plan.active_streams,
                 **piece.arguments(),
+                **plan.options,
             )
             loss = taught_loss(logits, piece, config, teacher, features)
             if len(pieces) > 1:
