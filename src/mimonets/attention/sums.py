@@ -131,7 +131,7 @@ def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
     limits = torch.finfo(normaliser.dtype)
     scale = normaliser.detach()
     together = scale.sum(dim=-3, keepdim=True)
-    size = torch.linalg.vector_norm(mixture.detach(), ord=torch.inf, dim=-1)  # ... n t
+    size = torch.maximum(mixture.detach().amax(dim=-1), -mixture.detach().amin(dim=-1))  # ... n t
     largest = torch.maximum(together, size.unsqueeze(-3))
     lowest = largest.sqrt() * (ceiling * 2.0**44 / limits.max) ** 0.5
     empty = scale <= torch.maximum(limits.eps**2 * together, lowest)
