@@ -35,6 +35,11 @@ demo: $(VENV)/installed-demo
 	@$(BIN)/mimonets demo $(DEMO_ARGS)
 
 # One worker per core, one thread each: tiny models gain nothing from more.
+serve: $(VENV)/installed-demo,serve
+	@$(BIN)/mimonets demo
+	@echo "==> mimonets serve, with its page"
+	@$(BIN)/mimonets serve runs/demo/digits-mimoconv-dynamic --demo $(SERVE_ARGS)
+
 test: $(VENV)/installed-test
 	@echo "==> running the tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto

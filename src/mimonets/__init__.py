@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         DataMUXConvConfig,
         DataMUXFormer,
         DataMUXFormerConfig,
+        GearedWideResNet,
+        GearedWideResNetConfig,
         MIMOConv,
         MIMOConvConfig,
         MIMOFormer,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         WideResNetConfig,
         load,
         save,
+        superpose,
     )
 
 __version__ = "0.1.0"
@@ -39,6 +42,8 @@ __all__ = [
     "DataMUXFormer",
     "DataMUXFormerConfig",
     "Engine",
+    "GearedWideResNet",
+    "GearedWideResNetConfig",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
@@ -57,6 +62,7 @@ __all__ = [
     "load",
     "recalibrate",
     "save",
+    "superpose",
 ]
 
 _ROOMS = {

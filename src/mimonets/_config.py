@@ -101,7 +101,7 @@ class Config:
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
             limits = setting.metadata.get("limits")
-            if limits is not None and not limits.fit(value):
+            if isinstance(limits, Limits) and not limits.fit(value):
                 found.append(f"{name}={short(value)} must be {limits.demand(value)}.")
             if isinstance(setting.default, bool) and not isinstance(value, bool):
                 found.append(f"{name}={short(value)} must be true or false.")

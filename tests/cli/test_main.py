@@ -141,8 +141,8 @@ def test_bench_json_is_nothing_but_json(capsys):
         (["cost", "cifar100-mimoconv-n4", "--set", "model.widht=2"], "did you mean 'model.width'"),
         (["cost", "cifar100-mimoconv-n4", "--active-streams", "5"], "from 1 (slow) to 4 (fast)"),
         (["bench", *TINY, "--plot", "/proc/no/speed.png"], "No such file"),
-        (["bench", *TINY, "--device", "foo"], "There is no device 'foo' here: choose from cpu"),
-        (["bench", *TINY, "--device", "cuda"], "There is no device 'cuda' here"),
+        (["bench", *TINY, "--device", "foo"], "There is no kind of device 'foo': use cpu"),
+        (["bench", *TINY, "--device", "cuda"], "This machine has no device 'cuda'"),
         (
             ["cost", "digits-mimoconv-n4", "--set", "model.width=[1"],
             "cannot read the value of",

@@ -199,6 +199,12 @@ def test_a_value_that_is_no_yaml_gets_a_sentence(value):
     assert len(str(error.value)) < 500
 
 
+def test_a_number_that_no_float_can_hold_gets_a_sentence():
+    with pytest.raises(ValueError, match="^digits-mimoconv-n4: ") as error:
+        load_recipe("digits-mimoconv-n4", [f"train.mixup={'9' * 400}"])
+    assert len(str(error.value)) < 500
+
+
 @pytest.mark.parametrize("kind", ["[1]", "{}", "null", "7"])
 def test_a_kind_that_is_no_word_gets_a_sentence(kind):
     with pytest.raises(ValueError, match=r"model\.kind=.* is not known: choose from"):

@@ -458,9 +458,8 @@ def test_a_client_that_sends_its_body_slowly_delays_nobody():
 
         host, port = address.split(":")
         slow = socket.create_connection((host, int(port)))
-        slow.sendall(
-            b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
-        )
+        start = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{"
+        slow.sendall(start.encode())
         started = time.monotonic()
         response = httpx.post(f"http://{address}{INFER}", json=tensor(images(1)))
         assert response.status_code == 200

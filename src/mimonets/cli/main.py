@@ -12,8 +12,11 @@ from mimonets.cli import (
     cost,
     demo,
     evaluate,
+    export,
+    load,
     recipes,
     reproduce,
+    serve,
     simulate,
     train,
 )
@@ -25,12 +28,27 @@ examples:
   mimonets bench mnist-mimoconv-n16                inputs per second in every mode
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
+  mimonets export runs/mnist-mimoconv-n4 --out out    for ONNX Runtime and OpenVINO
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
+  mimonets serve runs/demo/digits-mimoconv-dynamic   a server that chooses the superposition by load
 """
 
-COMMANDS = (recipes, train, evaluate, cost, bench, bounds, reproduce, demo, simulate)
+COMMANDS = (
+    recipes,
+    train,
+    evaluate,
+    export,
+    cost,
+    bench,
+    bounds,
+    reproduce,
+    demo,
+    serve,
+    load,
+    simulate,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

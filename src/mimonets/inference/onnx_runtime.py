@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.engine import Run
 from mimonets.inference.manifest import Manifest, check_files, find_graphs
@@ -63,10 +64,4 @@ class OnnxRuntimeBackend:
 
 
 def _import_onnxruntime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ValueError(
-            "backend='onnxruntime' needs ONNX Runtime: pip install 'mimonets[onnxruntime]'."
-        ) from None
-    return onnxruntime
+    return need("onnxruntime", extra="onnxruntime", what="This backend")

@@ -10,6 +10,7 @@ from mimonets.models.base import (
 )
 from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
 from mimonets.models.baselines.datamux_former import DataMUXFormer, DataMUXFormerConfig
+from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
 from mimonets.models.baselines.transformer import Performer, PerformerConfig, Transformer
 from mimonets.models.baselines.wide_resnet import (
     WideIsoNet,
@@ -23,6 +24,7 @@ from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
+from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
 
 __all__ = [
     "MODELS",
@@ -30,6 +32,8 @@ __all__ = [
     "DataMUXConvConfig",
     "DataMUXFormer",
     "DataMUXFormerConfig",
+    "GearedWideResNet",
+    "GearedWideResNetConfig",
     "ImageModel",
     "MIMOConv",
     "MIMOConvConfig",
@@ -41,6 +45,8 @@ __all__ = [
     "Performer",
     "PerformerConfig",
     "SequenceModel",
+    "Superposed",
+    "SuperposedConfig",
     "Transformer",
     "TransformerConfig",
     "WideIsoNet",
@@ -54,4 +60,5 @@ __all__ = [
     "read_config",
     "read_inputs",
     "save",
+    "superpose",
 ]

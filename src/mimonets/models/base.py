@@ -1,5 +1,7 @@
 """What takes several inputs, and what our models share: config, checkpoint, checks of inputs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -74,7 +76,9 @@ class Model(nn.Module, OnHub):
     config_class: ClassVar[type[Any]]
     config: Any
     input_spec: InputSpec | None  # set by whoever trains or loads the model; None if unknown
-    warm_ups: ClassVar[frozenset[str]] = frozenset()  # simpler ways to run that forward takes
+    warm_ups: ClassVar[frozenset[str]] = frozenset()  # simpler ways to run; see warming_up
+    warm_up: str | None  # the one that is running, None most of the time
+    smaller_grid: tuple[int, int] | None  # the grid of streams that is running, if not the whole
     cost_parts: ClassVar[tuple[str, ...]] = ()  # rows of the cost table that come first, in order
 
     def __init__(self, config: Any) -> None:
@@ -86,6 +90,39 @@ class Model(nn.Module, OnHub):
             )
         self.config = config
         self.input_spec = None
+        self.warm_up = self.smaller_grid = None
+
+    @contextmanager
+    def warming_up(
+        self, name: str | None, *, grid: tuple[int, int] | None = None
+    ) -> Iterator[None]:
+        """Run all passes inside in a simpler way; training starts with such passes.
+
+        Afterwards everything is as before, also after an error. Call it on the model itself, not on
+        what DDP or ``torch.compile`` made of it: these run the same model, and follow. Like
+        ``train()`` and ``eval()`` it holds for all threads.
+
+        Args:
+            name: one of ``warm_ups``; None for ordinary passes.
+            grid: a smaller grid of streams than the model's, which uses the first keys.
+        """
+        if name is not None and name not in self.warm_ups:
+            raise ValueError(
+                f"{type(self).__name__} has no warm-up {name!r}: "
+                + (f"choose from {', '.join(sorted(self.warm_ups))}." if self.warm_ups else "none.")
+            )
+        self._check_grid(grid)
+        before = self.warm_up, self.smaller_grid
+        self.warm_up, self.smaller_grid = name, grid
+        try:
+            yield
+        finally:
+            self.warm_up, self.smaller_grid = before
+
+    def _check_grid(self, grid: tuple[int, int] | None) -> None:
+        """Refuse a grid of streams that this model does not have."""
+        if grid is not None:
+            raise ValueError(f"{type(self).__name__} has no grid of streams to make smaller.")
 
     @classmethod
     def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,6 @@ class SequenceModel(Model):
         tokens: Tensor,
         mask: Tensor | None = None,
         active_streams: int | None = None,
-        **options: Any,
     ) -> Tensor:
         """Answer each sequence, or each pair of them, in order.
 
@@ -98,14 +97,13 @@ class SequenceModel(Model):
             mask: like tokens, True = real token; all are by default. What stands in padded places
                 changes nothing.
             active_streams: how many different sequences share a pass; by default all streams.
-            **options: what :meth:`encode` of the subclass takes beside these.
         """
         self.check_tokens(tokens, mask)
         pairs = self.config.head == "pair"
         if pairs:
             tokens = tokens.flatten(0, 1)
             mask = None if mask is None else mask.flatten(0, 1)
-        features = self.encode(tokens, mask, active_streams, **options)  # b e, or b t e
+        features = self.encode(tokens, mask, active_streams)  # b e, or b t e
         if pairs:
             x, y = features.unflatten(0, (-1, 2)).unbind(1)
             features = torch.cat([x, y, x * y, x - y], dim=-1)

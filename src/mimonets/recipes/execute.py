@@ -61,7 +61,7 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
 def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> InputSpec:
     """Say what the model takes and how raw data becomes it, for whoever gets its weights."""
     data = batches.data
-    labels = getattr(data, "labels_of_classes", None)
+    labels = data.class_names
     if isinstance(batches, SequenceBatches):
         pair = (2,) if batches.data.is_pairs else ()
         shape = (*pair, recipe.model.max_length)

@@ -74,6 +74,9 @@ class Server:
         self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
         self.models: dict[str, Version] = {}
         self.is_draining = False
+        self.failure: BaseException | None = None  # why the models could not be loaded at the start
+        self.on_failure: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None] = lambda: None
         self._loads = dict.fromkeys(loaders, 0)
         self._loading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,7 +95,7 @@ class Server:
         self.worker.start(asyncio.get_running_loop())
         task = asyncio.create_task(self._load_all())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._started)
         if wait:
             await task
 
@@ -199,6 +202,16 @@ class Server:
             raise
         finally:
             leaving.cancel()
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        self.failure = task.exception()
+        if self.failure is not None:
+            self.on_failure()
+        else:
+            self.on_ready()
 
     async def _load_all(self) -> None:
         for name in self.loaders:

@@ -19,7 +19,6 @@ from mimonets.layers import (
     TiedConv2d,
     init_convolution,
     make_activation,
-    running,
     total_isometry_penalty,
 )
 from mimonets.models.base import MAX_DEPTH, MIN_IMAGE_SIZE, ImageModel
@@ -279,8 +278,7 @@ class WideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        with running(1):
-            return self.classifier(self.trunk(self.stem(images)))
+        return self.classifier(self.trunk(self.stem(images)))
 
     @property
     def title(self) -> str:
