@@ -106,7 +106,7 @@ class Config:
             if name in choices:
                 found += self._wrong_choice(name, choices[name])
             limits = setting.metadata.get("limits")
-            if limits is not None and not limits.fit(value):
+            if isinstance(limits, Limits) and not limits.fit(value):
                 found.append(f"{name}={short(value)} must be {limits.demand(value)}.")
             if isinstance(setting.default, bool) and not isinstance(value, bool):
                 found.append(f"{name}={short(value)} must be true or false.")

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.models import MODELS, checkpoint, read_config, read_inputs
+from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
 
 CONFIG = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_classes=5, trainable_keys=False)
 MODELS_TO_SAVE = [
@@ -18,6 +19,7 @@ MODELS_TO_SAVE = [
     mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)),
     mn.WideIsoNet(mn.WideIsoNetConfig(depth=10, width=1, skip_init=True)),
     mn.DataMUXConv(mn.DataMUXConvConfig(in_channels=3)),
+    GearedWideResNet(GearedWideResNetConfig(depth=10, width=1)),
 ]
 
 
@@ -176,7 +178,7 @@ def test_many_missing_weights_are_counted_not_listed(saved):
     [
         ({"format_version": 3}, "format version 3.*reads up to 2: install a newer mimonets"),
         ({"format_version": None}, "format version None"),
-        ({"model": "resnet"}, "of model 'resnet'.*knows wideresnet, wideisonet, mimoconv"),
+        ({"model": "resnet"}, "of model 'resnet'.*knows wideresnet, wideisonet, .*mimoconv"),
         ({"config": {"depth": 11}}, "does not describe a model.*depth=11"),
         ({"config": {"depht": 10}}, "does not describe a model.*depht"),
         ({"config": None}, "was not written by mimonets"),
