@@ -250,6 +250,17 @@ def test_resuming_a_finished_run_with_another_recipe_is_refused(run_folder, caps
     assert "was started with another recipe: it differs in model" in err
 
 
+def test_a_finished_run_without_its_metrics_is_still_shown(capsys, tmp_path):
+    arguments = ["train", "digits-wideresnet", "--out", str(tmp_path / "run"), *TINY_RUN]
+    assert run(capsys, *arguments)[0] == 0
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    last = {**json.loads(metrics.read_text().splitlines()[-1]), "loss": None, "accuracy": None}
+    metrics.write_text(json.dumps(last) + "\n")
+    code, out, _ = run(capsys, *arguments, "--resume")
+    assert code == 0
+    assert "nothing was kept on the training data" in out
+
+
 def test_the_next_command_can_be_pasted(capsys, tmp_path):
     folder = tmp_path / "my runs"
     code, out, _ = run(capsys, "train", "digits-wideresnet", "--out", str(folder), *TINY_RUN)
