@@ -149,7 +149,7 @@ def memory(folder):
     for backend in ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8"):
         for what, modes in (("nothing", ()), ("one mode", (4,)), ("all modes", (1, 2, 3, 4))):
             done = subprocess.run(
-                [sys.executable, __file__, "pss", str(folder), backend, *map(str, modes)],
+                [sys.executable, "-c", PSS, folder / "mimoconv", backend, *map(str, modes)],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -158,31 +158,29 @@ def memory(folder):
     return found
 
 
-def pss(folder, backend, modes):
-    """Open some modes, call each with one group; print memory and the time to the first answer."""
-    start = time.process_time()
-    engine = Engine(folder / "mimoconv", backend, threads=1)
-    first = None
-    for mode in modes:
-        engine(np.zeros((mode, 3, 32, 32), np.float32), mode)
-        first = first or time.process_time() - start
-    with open("/proc/self/smaps_rollup", encoding="utf-8") as file:
-        size = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
-    print(json.dumps({"pss_megabytes": size / 1024, "first_answer_cpu_seconds": first}))
+# A process without PyTorch, as a server would be: open modes, call each with one group.
+PSS = """
+import json, sys, time
+import numpy as np
+from mimonets.inference import Engine
+
+start = time.process_time()
+engine = Engine(sys.argv[1], sys.argv[2], threads=1)
+first = None
+for mode in map(int, sys.argv[3:]):
+    engine(np.zeros((mode, 3, 32, 32), np.float32), mode)
+    first = first or time.process_time() - start
+with open("/proc/self/smaps_rollup", encoding="utf-8") as file:
+    size = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+assert "torch" not in sys.modules
+print(json.dumps({"pss_megabytes": size / 1024, "first_answer_cpu_seconds": first}))
+"""
 
 
 def digits(folder, rounds=200):
     """One group of the digits network in each engine."""
     torch.manual_seed(0)
-    config = MIMOConvConfig(
-        depth=10,
-        width=1,
-        initial_width=4,
-        num_streams=4,
-        in_channels=1,
-        image_size=8,
-        num_classes=10,
-    )
+    config = load_recipe("digits-mimoconv-dynamic").model
     if not (folder / "digits").is_dir():
         export(MIMOConv(config).eval(), folder / "digits", modes=(4,), measure=False)
     image = np.zeros((4, 1, 8, 8), np.float32)
@@ -243,17 +241,13 @@ def former(folder, rounds):
 def main():
     """Run one part, and write what it measured beside the others."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("prepare", "conv", "memory", "former", "pss"))
+    parser.add_argument("part", choices=("prepare", "conv", "memory", "former"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("more", nargs="*")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.part == "prepare":
         prepare(args.folder)
-        return
-    if args.part == "pss":
-        pss(args.folder, args.more[0], [int(mode) for mode in args.more[1:]])
         return
     keep_freed_memory()
     record = json.loads(RESULT.read_text()) if RESULT.exists() else {}
