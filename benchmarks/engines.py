@@ -7,6 +7,7 @@ process of its own, as the proportional set size after a call in each mode.
     python benchmarks/engines.py prepare DIR    # export MIMOConv-28-10 and WideResNet-28-10
     python benchmarks/engines.py conv DIR       # race them
     python benchmarks/engines.py memory DIR     # memory, cold start, and the digits network
+    python benchmarks/engines.py accuracy DIR --run runs/digits    # what int8 costs a trained run
     python benchmarks/engines.py former DIR     # MIMOFormer and Performer on 4,096 tokens
 """
 
@@ -30,11 +31,13 @@ from mimonets import (
     export,
 )
 from mimonets._memory import keep_freed_memory
+from mimonets.cli.main import main as main_command
 from mimonets.evaluation import count_macs
 from mimonets.evaluation.engines import SIZE, median_ratio, memory_of, products
 from mimonets.evaluation.provenance import environment
-from mimonets.inference import cpu_features
+from mimonets.inference import cpu_features, read_manifest
 from mimonets.recipes import load_recipe
+from mimonets.recipes.execute import read_run
 
 RESULT = Path(__file__).parents[1] / "results" / "bench-engines.json"
 ENGINES = ("torch", "onnxruntime", "openvino", "openvino-bf16", "onnxruntime-int8", "openvino-int8")
@@ -162,6 +165,20 @@ def digits(folder, rounds=200):
     }
 
 
+def accuracy(folder, run):
+    """Export a trained run with int8, and keep what the manifest says of every mode."""
+    name = read_run(run).name
+    if main_command(["export", run, "--out", str(folder / name), "--int8"]):
+        raise SystemExit(2)
+    manifest = read_manifest(folder / name)
+    return {
+        name: {
+            "modes": [vars(mode) for mode in manifest.modes],
+            "notes": {kind: graphs.notes for kind, graphs in manifest.formats.items()},
+        }
+    }
+
+
 def former(folder, rounds):
     """Race MIMOFormer 4x4 against the Performer on LRA Text at full length."""
     torch.manual_seed(0)
@@ -205,8 +222,9 @@ def former(folder, rounds):
 def main():
     """Run one part, and write what it measured beside the others."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("prepare", "conv", "memory", "former"))
+    parser.add_argument("part", choices=("prepare", "conv", "memory", "accuracy", "former"))
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--run", default="runs/digits-mimoconv-dynamic")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -220,6 +238,8 @@ def main():
     elif args.part == "memory":
         record["memory"] = memory(args.folder)
         record["digits"] = digits(args.folder)
+    elif args.part == "accuracy":
+        record["accuracy"] = record.get("accuracy", {}) | accuracy(args.folder, args.run)
     else:
         record["former"] = former(args.folder, args.rounds)
     record["environment"] = {**environment(), "threads": 1, "features": cpu_features()}
