@@ -7,14 +7,13 @@ process of its own, as the proportional set size after a call in each mode.
     python benchmarks/engines.py prepare DIR    # export MIMOConv-28-10 and WideResNet-28-10
     python benchmarks/engines.py conv DIR       # race them
     python benchmarks/engines.py memory DIR     # memory, cold start, and the digits network
+    python benchmarks/engines.py accuracy DIR --run runs/digits    # what int8 costs a trained run
     python benchmarks/engines.py former DIR     # MIMOFormer and Performer on 4,096 tokens
 """
 
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -32,10 +31,13 @@ from mimonets import (
     export,
 )
 from mimonets._memory import keep_freed_memory
+from mimonets.cli.main import main as main_command
 from mimonets.evaluation import count_macs
+from mimonets.evaluation.engines import SIZE, median_ratio, memory_of, products
 from mimonets.evaluation.provenance import environment
-from mimonets.inference import cpu_features
+from mimonets.inference import cpu_features, read_manifest
 from mimonets.recipes import load_recipe
+from mimonets.recipes.execute import read_run
 
 RESULT = Path(__file__).parents[1] / "results" / "bench-engines.json"
 ENGINES = ("torch", "onnxruntime", "openvino", "openvino-bf16", "onnxruntime-int8", "openvino-int8")
@@ -68,9 +70,9 @@ def prepare(folder):
         )
 
 
-def race(contenders, rounds):
+def race(contenders, rounds, warmup=1):
     """CPU seconds of each contender, round after round, each starting with another one."""
-    for _, run in contenders:
+    for _, run in contenders * warmup:
         run()
     seconds = {name: [] for name, _ in contenders}
     for number in range(rounds):
@@ -84,20 +86,8 @@ def race(contenders, rounds):
 
 
 def ratio(seconds, one, other):
-    """Median and quartiles of how many times as fast ``one`` is as ``other``, round by round."""
-    ratios = [b / a for a, b in zip(seconds[one], seconds[other], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    return {"median": middle, "low": low, "high": high}
-
-
-def products(size=1536):
-    """Large matrix products: what the machine gives at best."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    whole = torch.randint(-127, 127, (size, size), dtype=torch.int8)
-    return {
-        "gemm float32": (lambda: a @ b, size**3),
-        "gemm int8": (lambda: torch._int_mm(whole, whole), size**3),
-    }
+    """Say how many times as fast ``one`` is as ``other``, round by round."""
+    return median_ratio(seconds[one], seconds[other])
 
 
 MODELS = dict.fromkeys(
@@ -109,18 +99,18 @@ MODES = {"1 active": 1, "2 active": 2, "4 active": 4, "WideResNet": 1}
 def conv(folder, rounds):
     """Race MIMOConv-28-10 and WideResNet-28-10 in every engine."""
     images = np.random.default_rng(0).standard_normal((BATCH, 3, 32, 32), dtype=np.float32)
-    contenders, macs = [], {}
+    contenders = []
     for backend in ENGINES:
         plain = Engine(folder / "wideresnet", backend, threads=1)
         ours = Engine(folder / "mimoconv", backend, threads=1)
         contenders.append((f"{backend}, WideResNet", lambda e=plain: e(images)))
         for mode in (1, 2, 4):
             contenders.append((f"{backend}, {mode} active", lambda e=ours, m=mode: e(images, m)))
-    gemms = products()
-    contenders += [(name, run) for name, (run, _) in gemms.items()]
-    macs = {name: count for name, (_, count) in gemms.items()}
+    contenders += [(f"gemm {name}", run) for name, run in products().items()]
     seconds = race(contenders, rounds)
-    peak = {name: macs[name] / statistics.median(seconds[name]) for name in gemms}
+    peak = {
+        f"gemm {name}": SIZE**3 / statistics.median(seconds[f"gemm {name}"]) for name in products()
+    }
     rows = []
     for backend in ENGINES:
         for what in ("WideResNet", "1 active", "2 active", "4 active"):
@@ -144,45 +134,15 @@ def conv(folder, rounds):
 
 
 def memory(folder):
-    """Proportional set size with one mode open and with all, each in a fresh process."""
-    found = {}
-    for backend in ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8"):
-        for what, modes in (("nothing", ()), ("one mode", (4,)), ("all modes", (1, 2, 3, 4))):
-            done = subprocess.run(
-                [sys.executable, __file__, "pss", str(folder), backend, *map(str, modes)],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            found.setdefault(backend, {})[what] = json.loads(done.stdout)
-    return found
-
-
-def pss(folder, backend, modes):
-    """Open some modes, call each with one group; print memory and the time to the first answer."""
-    start = time.process_time()
-    engine = Engine(folder / "mimoconv", backend, threads=1)
-    first = None
-    for mode in modes:
-        engine(np.zeros((mode, 3, 32, 32), np.float32), mode)
-        first = first or time.process_time() - start
-    with open("/proc/self/smaps_rollup", encoding="utf-8") as file:
-        size = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
-    print(json.dumps({"pss_megabytes": size / 1024, "first_answer_cpu_seconds": first}))
+    """Measure memory with no, one and all modes open."""
+    names = ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8")
+    return {name: memory_of(folder / "mimoconv", name, (1, 2, 3, 4), threads=1) for name in names}
 
 
 def digits(folder, rounds=200):
     """One group of the digits network in each engine."""
     torch.manual_seed(0)
-    config = MIMOConvConfig(
-        depth=10,
-        width=1,
-        initial_width=4,
-        num_streams=4,
-        in_channels=1,
-        image_size=8,
-        num_classes=10,
-    )
+    config = load_recipe("digits-mimoconv-dynamic").model
     if not (folder / "digits").is_dir():
         export(MIMOConv(config).eval(), folder / "digits", modes=(4,), measure=False)
     image = np.zeros((4, 1, 8, 8), np.float32)
@@ -205,6 +165,20 @@ def digits(folder, rounds=200):
     }
 
 
+def accuracy(folder, run):
+    """Export a trained run with int8, and keep what the manifest says of every mode."""
+    name = read_run(run).name
+    if main_command(["export", run, "--out", str(folder / name), "--int8"]):
+        raise SystemExit(2)
+    manifest = read_manifest(folder / name)
+    return {
+        name: {
+            "modes": [vars(mode) for mode in manifest.modes],
+            "notes": {kind: graphs.notes for kind, graphs in manifest.formats.items()},
+        }
+    }
+
+
 def former(folder, rounds):
     """Race MIMOFormer 4x4 against the Performer on LRA Text at full length."""
     torch.manual_seed(0)
@@ -213,26 +187,31 @@ def former(folder, rounds):
     for variant, kind in variants.items():
         models[kind] = MIMOFormer(load_recipe(f"lra-text-mimoformer-4x4-{variant}").model).eval()
     tokens = np.random.default_rng(0).integers(256, size=(16, 4096))
-    contenders = []
+    contenders, inputs = [], {}
     for name, model in models.items():
         place = folder / name.replace("+", "-")
         streams = model.num_streams
         if not place.is_dir():
             short = torch.from_numpy(tokens[:, :64])
             export(model, place, modes=(streams,), measure=False, inputs=short)
-        for backend in ("torch", "onnxruntime", "openvino"):
+        mine = tokens[: max(4, streams)]  # a Performer's sequences are as fast in any number
+        for backend in ("torch", "openvino"):
             engine = Engine(place, backend, threads=1)
-            contenders.append((f"{backend}, {name}", lambda e=engine, s=streams: e(tokens, s)))
-    seconds = race(contenders, rounds)
+            engine(mine[:, :64], streams)
+            title = f"{backend}, {name}"
+            inputs[title] = len(mine)
+            contenders.append((title, lambda e=engine, x=mine, s=streams: e(x, s)))
+    seconds = race(contenders, rounds, warmup=0)
+    each = {name: [t / inputs[name] for t in times] for name, times in seconds.items()}
     return {
-        "sequences": 16,
         "tokens": 4096,
         "rows": [
             {
                 "engine": name.partition(", ")[0],
                 "network": name.partition(", ")[2],
-                "sequences_per_second": 16 / statistics.median(seconds[name]),
-                "over_performer": ratio(seconds, name, f"{name.partition(', ')[0]}, Performer"),
+                "sequences": inputs[name],
+                "sequences_per_second": 1 / statistics.median(each[name]),
+                "over_performer": ratio(each, name, f"{name.partition(', ')[0]}, Performer"),
                 "seconds": seconds[name],
             }
             for name, _ in contenders
@@ -243,17 +222,14 @@ def former(folder, rounds):
 def main():
     """Run one part, and write what it measured beside the others."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("prepare", "conv", "memory", "former", "pss"))
+    parser.add_argument("part", choices=("prepare", "conv", "memory", "accuracy", "former"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("more", nargs="*")
+    parser.add_argument("--run", default="runs/digits-mimoconv-dynamic")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.part == "prepare":
         prepare(args.folder)
-        return
-    if args.part == "pss":
-        pss(args.folder, args.more[0], [int(mode) for mode in args.more[1:]])
         return
     keep_freed_memory()
     record = json.loads(RESULT.read_text()) if RESULT.exists() else {}
@@ -262,6 +238,8 @@ def main():
     elif args.part == "memory":
         record["memory"] = memory(args.folder)
         record["digits"] = digits(args.folder)
+    elif args.part == "accuracy":
+        record["accuracy"] = record.get("accuracy", {}) | accuracy(args.folder, args.run)
     else:
         record["former"] = former(args.folder, args.rounds)
     record["environment"] = {**environment(), "threads": 1, "features": cpu_features()}

@@ -104,12 +104,12 @@ def bench(
     entries: dict[str, tuple[nn.Module, int, Any]] = {}
     others: dict[str, nn.Module] = {}
     for network in models if isinstance(models, list | tuple) else [models]:
-        model = _build(network, settings)
+        model = build(network, settings)
         for wanted in modes or default_modes(model.num_streams):
             mode = check_active_streams(wanted, model.num_streams)
             entries[f"{name_of(model)}, {mode} active"] = (model, mode, _described(model))
         for alternative in alternatives_of(model):
-            other = _build(alternative, settings)
+            other = build(alternative, settings)
             others.setdefault(name_of(other), other)
     own = {name: mode for name, (_, mode, _) in entries.items()}
     entries |= {name: (other, 1, _described(other)) for name, other in others.items()}
@@ -142,7 +142,7 @@ def bench(
     )
 
 
-def _build(network: Any, settings: BenchSettings) -> Any:
+def build(network: Any, settings: BenchSettings) -> Any:
     """Make the model of a config, or copy one, where and as it is to run."""
     if isinstance(network, nn.Module):
         if not isinstance(network, MultipleInput):
