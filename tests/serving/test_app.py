@@ -120,6 +120,9 @@ BAD = {
     "overflowing": {
         "inputs": [{"name": "input", "datatype": "UINT8", "shape": [1, 1, 2, 2], "data": [999] * 4}]
     },
+    "a datatype that is a list": {
+        "inputs": [{"name": "input", "datatype": [], "shape": [1, 1, 2, 2], "data": [1] * 4}]
+    },
     "unknown output": {**tensor(images(1)), "outputs": [{"name": "nothing"}]},
     "a mode that is none": tensor(images(1), mode="turbo"),
     "an accuracy that no mode has": tensor(images(1), min_accuracy=0.999),
