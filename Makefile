@@ -1,4 +1,5 @@
 # Every target sets up its own .venv from nothing, says what it does, and does it.
+#   make serve  train the demo's network, and serve it with a page at http://127.0.0.1:8000
 #   make demo   see it work            make test   the test suite (make test-slow: the long checks)
 #   make bench  measure                make lint   format, lint and type checks (make format: repair)
 #   make docs   build the documentation into site/   make wheel   build and try what users install
@@ -13,10 +14,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_WAIT_POLICY := PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench docs wheel minimal lock clean
+.PHONY: help demo serve test test-slow lint format bench docs wheel minimal lock clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,5p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
 
 $(BIN)/python:
 	@echo "==> making $(VENV) with $(PYTHON)"
@@ -35,6 +36,11 @@ demo: $(VENV)/installed-demo
 	@$(BIN)/mimonets demo $(DEMO_ARGS)
 
 # One worker per core, one thread each: tiny models gain nothing from more.
+serve: $(VENV)/installed-demo,serve
+	@$(BIN)/mimonets demo
+	@echo "==> mimonets serve, with its page"
+	@$(BIN)/mimonets serve runs/demo/digits-mimoconv-dynamic --demo $(SERVE_ARGS)
+
 test: $(VENV)/installed-test
 	@echo "==> running the tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto

@@ -136,3 +136,17 @@ def test_a_scaled_plan_is_marked_and_kept_apart(tmp_path):
     assert details["runs"][0]["trial"] == "small,scale=0.5"
     assert [row["epoch"] for row in details["runs"][0]["history"]] == [1]
     assert {row.verdict for row in rows} <= {"scaled down", "exceeded"}
+
+
+def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path):
+    teacher = replace(TRIAL, seeds=(0,))
+    taught = replace(teacher, name="small,taught", teacher="small")
+    place = RunOptions(runs=tmp_path)
+    with pytest.raises(ValueError, match="learns from small/seed-0, which has not been trained"):
+        measure_plan(replace(PLAN, trials=(taught,)), place)
+    _, details = measure_plan(replace(PLAN, trials=(teacher, taught)), place)
+    alone, other = details["runs"]
+    assert alone["history"][-1]["loss"] != other["history"][-1]["loss"]
+    assert str(tmp_path) not in json.dumps(details), "records carry no paths"
+    assert taught.scaled(0.5).teacher == "small,scale=0.5"
+    assert "--set train.teacher=runs/reproduce/small/seed-0/model" in taught.command()

@@ -9,9 +9,11 @@ import numpy as np
 
 from mimonets._inputs import InputSpec
 from mimonets.serving.app import make_app
+from mimonets.serving.demo import DemoLoad
 from mimonets.serving.networks import superposed
 from mimonets.serving.policy import PolicySettings
 from mimonets.serving.server import Server, ServerSettings
+from mimonets.serving.site import add_site
 
 SPEC = InputSpec(
     kind="image",
@@ -28,7 +30,7 @@ class FakeEngine:
 
     num_streams = 4
 
-    def __init__(self, per_pass=0.0, spec=SPEC, modes=(1, 2, 4)):
+    def __init__(self, per_pass=0.0005, spec=SPEC, modes=(1, 2, 4)):
         self.modes, self.input_spec, self.per_pass = list(modes), spec, per_pass
         self.calls = []
         self.hold = threading.Event()  # while cleared, every call waits
@@ -106,12 +108,16 @@ async def client_of(server, *, wait=True, stop=True):
 
 
 @contextmanager
-def listening(server):
+def listening(server, app=None):
     """Run a server on a port of its own; gives its address without http://."""
     import uvicorn
 
     config = uvicorn.Config(
-        make_app(server), host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=5
+        app or make_app(server),
+        host="127.0.0.1",
+        port=0,
+        log_level="error",
+        timeout_graceful_shutdown=2,
     )
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, daemon=True)
@@ -124,6 +130,23 @@ def listening(server):
     try:
         yield f"127.0.0.1:{port}"
     finally:
+        server.is_draining = True
         running.should_exit = True
         thread.join(10)
         assert not thread.is_alive(), "the server did not shut down"
+
+
+@contextmanager
+def listening_with_page(models, samples):
+    """Run a demo server with the page."""
+    server = make_server(models=models)
+    app = make_app(server)
+    demo = DemoLoad("", str(samples))
+    add_site(app, server, demo)
+    with listening(server, app) as address:
+        demo.url = f"http://{address}/v2/models/{next(iter(models))}"
+        try:
+            yield address
+        finally:
+            if demo._process is not None:
+                demo._process._transport.kill()

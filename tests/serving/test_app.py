@@ -116,8 +116,12 @@ BAD = {
         "inputs": [{"name": "input", "datatype": "INT64", "shape": [1, 1, 2, 2], "data": [1] * 4}]
     },
     "out of range": tensor(images(1e30)),
+    "far beyond any pixel": tensor(images(7)),  # a white pixel is (255 - 100) / 50 = 3.1
     "overflowing": {
         "inputs": [{"name": "input", "datatype": "UINT8", "shape": [1, 1, 2, 2], "data": [999] * 4}]
+    },
+    "a datatype that is a list": {
+        "inputs": [{"name": "input", "datatype": [], "shape": [1, 1, 2, 2], "data": [1] * 4}]
     },
     "unknown output": {**tensor(images(1)), "outputs": [{"name": "nothing"}]},
     "a mode that is none": tensor(images(1), mode="turbo"),

@@ -13,6 +13,15 @@ from serving.fakes import SPEC, FakeEngine, listening, make_server
 
 triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
 
+TINY = {
+    "depth": 10,
+    "width": 1,
+    "initial_width": 1,
+    "in_channels": 1,
+    "num_classes": 10,
+    "image_size": 8,
+}
+
 
 class Eager:
     """A network in PyTorch as an engine."""
@@ -34,27 +43,13 @@ class Eager:
 @pytest.fixture(scope="module")
 def network():
     torch.manual_seed(0)
-    config = mn.MIMOConvConfig(
-        depth=10,
-        width=1,
-        initial_width=1,
-        num_streams=4,
-        in_channels=1,
-        num_classes=10,
-        image_size=8,
-    )
+    config = mn.MIMOConvConfig(num_streams=4, **TINY)
     return Eager(mn.MIMOConv(config))
 
 
 @pytest.fixture(scope="module")
 def address(network):
-    plain = Eager(
-        mn.WideResNet(
-            mn.WideResNetConfig(
-                depth=10, width=1, initial_width=1, in_channels=1, num_classes=10, image_size=8
-            )
-        )
-    )
+    plain = Eager(mn.WideResNet(mn.WideResNetConfig(**TINY)))
     models = {
         "digits": lambda: superposed("digits", network, {1: 0.99, 2: 0.97, 4: 0.93}),
         "pair": lambda: switched(

@@ -8,7 +8,7 @@ from typing import Any
 from mimonets._figure import need_matplotlib
 from mimonets._files import write_text
 from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import add_json, add_model, check_can_write, check_device, positive
+from mimonets.cli._options import add_json, add_model, check_can_write, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -55,6 +55,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Time every mode and what one would run instead."""
+    from mimonets._device import choose_device
     from mimonets.evaluation import BenchSettings
     from mimonets.recipes import model_config
 
@@ -65,7 +66,7 @@ def run(args: Namespace) -> None:
         threads=args.threads,
         dtype=args.dtype,
         memory_format="channels_last" if args.channels_last else "contiguous_format",
-        device=check_device(args.device),
+        device=str(choose_device(args.device)),
         compile=args.compile,
         keep_memory=args.keep_memory,
     )

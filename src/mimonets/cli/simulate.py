@@ -66,6 +66,7 @@ def run(args: Namespace) -> None:
     """Simulate every rule at every load."""
     from dataclasses import asdict, replace
 
+    from mimonets.evaluation.provenance import environment
     from mimonets.serving.comparison import (
         Comparison,
         compare,
@@ -96,7 +97,12 @@ def run(args: Namespace) -> None:
     )
     rows = compare(comparison)
     timelines = spike(comparison) if args.plot or args.out else {}
-    record = {"settings": asdict(comparison), "rows": rows, "spike": timelines}
+    record = {
+        "environment": environment(),
+        "settings": asdict(comparison),
+        "rows": rows,
+        "spike": timelines,
+    }
     if args.out:
         Path(args.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     if args.plot:

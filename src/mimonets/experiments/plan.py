@@ -2,7 +2,8 @@
 
 A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
-number of active streams. ``averages`` are over all trials whose titles begin with ``over``.
+number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
+the same seed, teaches. ``averages`` are over all trials whose titles begin with ``over``.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ PLAN_KEYS: Keys = {
 }
 TRIAL_KEYS: Keys = {
     **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
-    **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str},
+    **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str, "teacher": str},
 }
 AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
 
@@ -50,6 +51,7 @@ class Trial:
     our_recipe: bool = False  # not the paper's recipe
     scaled_down: bool = False
     note: str = ""
+    teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
 
     @cached_property
     def modes(self) -> tuple[int, ...]:
@@ -69,6 +71,8 @@ class Trial:
     def command(self) -> str:
         """Say how to train it by hand."""
         changes = "".join(f" --set {setting}" for setting in self.settings)
+        if self.teacher:
+            changes += f" --set train.teacher=runs/reproduce/{self.teacher}/seed-0/model"
         seeds = f" --seeds {len(self.seeds)}" if len(self.seeds) > 1 else ""
         return f"mimonets train {self.recipe}{changes}{seeds}"
 
@@ -86,6 +90,7 @@ class Trial:
         return replace(
             self,
             name=f"{self.name},scale={factor:g}",
+            teacher=self.teacher and f"{self.teacher},scale={factor:g}",
             settings=(*self.settings, *settings),
             scaled_down=True,
         )
@@ -176,7 +181,7 @@ def _check(where: str, content: object, known: Keys, needed: tuple[str, ...] = (
     problems = [
         f"unknown key {key!r}{did_you_mean(str(key), known)}" for key in content if key not in known
     ]
-    problems += [f"{key!r} is missing" for key in needed if key not in content]
+    problems += [f"{key!r} is missing" for key in needed if content.get(key) in (None, "")]
     problems += [
         f"{key!r} must be of type {' or '.join(one.__name__ for one in _types(known[key]))}, not "
         f"{shorten(repr(value), 40)}"
@@ -201,6 +206,7 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
         )
     settings = tuple(f"{name}={_written(value)}" for name, value in content.get("set", {}).items())
     changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
+    changes += ",taught" if "teacher" in content else ""
     return Trial(
         name=content["recipe"] + changes,
         title=content["title"],
@@ -213,6 +219,7 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
         our_recipe=content.get("our_recipe", False),
         scaled_down=content.get("scaled_down", False),
         note=content.get("note", ""),
+        teacher=content.get("teacher", ""),
     )
 
 

@@ -54,7 +54,8 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
     if not (folder / "result.json").exists():
         options.tell(f"training {_label(trial, seed)}")
         try:
-            run_recipe(trial.load(seed, data), folder, resume=True)
+            teacher = teacher_settings(trial, seed, options.runs)
+            run_recipe(trial.load(seed, (*data, *teacher)), folder, resume=True)
         except TrainingDivergedError as error:
             write_text(folder / "diverged.json", json.dumps({"reason": str(error)}) + "\n")
             options.tell(f"diverged {_label(trial, seed)}: {error}")
@@ -70,6 +71,19 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
         write_text(folder / "test.json", json.dumps(tested, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({mode})" for mode, found, _ in measured)
         options.tell(f"tested {_label(trial, seed)}: {accuracies}")
+
+
+def teacher_settings(trial: Trial, seed: int, runs: Path) -> tuple[str, ...]:
+    """Point a trial at the network that teaches it, which must have been trained before."""
+    if not trial.teacher:
+        return ()
+    folder = runs / trial.teacher / f"seed-{seed}" / "model"
+    if not folder.is_dir():
+        raise ValueError(
+            f"{_label(trial, seed)} learns from {trial.teacher}/seed-{seed}, which has not been "
+            f"trained: run it first, for example with --only {trial.teacher}/seed-{seed}."
+        )
+    return (f"train.teacher={json.dumps(str(folder))}",)
 
 
 def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:

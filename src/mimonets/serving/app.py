@@ -161,15 +161,20 @@ def _add_errors(app: FastAPI) -> None:
 
 def _add_guard(app: FastAPI, server: Server) -> None:
     """Answer only to the names of this server: a web page elsewhere must not reach it."""
-    hosts = server.settings.hosts
-    if hosts is None:
-        return
+    if server.settings.hosts is not None:
+        app.add_middleware(_Guard, hosts=server.settings.hosts)
 
-    @app.middleware("http")
-    async def guard(request: Request, call_next: Any) -> Response:
-        if request.url.hostname not in hosts:
-            return error(421, f"This server answers to {', '.join(hosts)}.")
-        return await call_next(request)
+
+class _Guard:
+    def __init__(self, app: Any, hosts: tuple[str, ...]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and Request(scope).url.hostname not in self._hosts:
+            refusal = error(421, f"This server answers to {', '.join(self._hosts)}.")
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 def _add_health(app: FastAPI, server: Server) -> None:

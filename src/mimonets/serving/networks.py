@@ -130,8 +130,9 @@ def superposed(
     engine: EngineLike,
     accuracies: Mapping[int, float] | None = None,
     confidences: Mapping[int, float] | None = None,
+    modes: Sequence[int] | None = None,
 ) -> Network:
-    """Serve a network with streams: a point for each mode of its engine."""
+    """Serve a network with streams: a point for each mode of its engine, or for some of them."""
     accuracies, confidences = accuracies or {}, confidences or {}
     manifest = getattr(engine, "manifest", None)
     points = [
@@ -142,7 +143,7 @@ def superposed(
             name=f"{active} active",
             confidence=confidences.get(active),
         )
-        for active in engine.modes
+        for active in (engine.modes if modes is None else modes)
     ]
     groups = [point.group for point in points]
     points = [point for point, size in zip(points, groups, strict=True) if groups.count(size) == 1]

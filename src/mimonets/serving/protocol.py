@@ -141,7 +141,7 @@ def _read_tensor(found: dict[str, Any], raw: bytes, spec: InputSpec, max_inputs:
     shape, kind = found.get("shape"), found.get("datatype")
     if found.get("name") != INPUT:
         raise RequestError(400, f"The input is named {INPUT!r}, not {found.get('name')!r}.")
-    if kind not in DATATYPES:
+    if not isinstance(kind, str) or kind not in DATATYPES:
         raise RequestError(400, f"datatype {kind!r} is not among {', '.join(DATATYPES)}.")
     if not isinstance(shape, list) or not shape or not all(is_count(side) for side in shape):
         raise RequestError(400, f"shape={shape!r} must be a list of integers >= 1.")

@@ -20,7 +20,7 @@ PARAMETERS = (
     "deterministic",
     "superpose",
 )
-LARGEST_VALUE = 1e6  # standardised images lie around 1: anything larger is a mistake or an attack
+LARGEST_VALUE = 1000.0  # of images whose mean and deviation are not known
 
 
 class RequestError(Exception):
@@ -99,9 +99,24 @@ def _check_images(tensor: Array, spec: InputSpec) -> Array:
         return np.ascontiguousarray(spec.prepare(tensor), dtype=np.float32)
     if tensor.ndim != 4 or tensor.shape[1:] != spec.shape:
         raise _wrong_shape(tensor, spec)
-    if not np.isfinite(tensor).all() or np.abs(tensor).max() > LARGEST_VALUE:
-        raise RequestError(400, f"All values must be finite and at most {LARGEST_VALUE:g}.")
+    largest = largest_value(spec)
+    if not np.isfinite(tensor).all() or np.abs(tensor).max() > largest:
+        raise RequestError(400, f"All values must be finite and within +-{largest:.4g}.")
     return np.ascontiguousarray(tensor, dtype=np.float32)
+
+
+def largest_value(spec: InputSpec) -> float:
+    """Give the largest value that an image may have: twice what pixels of 0..255 become.
+
+    A neighbour with huge values changes the answers of its whole group.
+
+    >>> largest_value(InputSpec(kind="image", shape=(1, 2, 2), mean=(155.0,), deviation=(50.0,)))
+    6.2
+    """
+    if spec.mean is None or spec.deviation is None:
+        return LARGEST_VALUE
+    pairs = zip(spec.mean, spec.deviation, strict=True)
+    return 2 * max(max(mean, 255 - mean) / deviation for mean, deviation in pairs)
 
 
 def make_ticket(

@@ -1,0 +1,213 @@
+"""Open-loop load: send by a schedule that was made before, whatever the server does.
+
+Latency counts from the moment a request was meant to be sent, so that a slow server cannot slow
+down its own test. A run in which the generator itself lagged is void.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mimonets._show import progress
+
+Array = np.ndarray[Any, Any]
+MAX_LAG = 0.002  # seconds, at the 99th percentile
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs to send, with the right answers where they are known."""
+
+    inputs: Array
+    labels: Array | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Samples":
+        """Read an ``.npz`` file with ``inputs`` and, if there are any, ``labels``."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                labels = file.get("labels", None)
+                return cls(file["inputs"], labels)
+        except (ValueError, KeyError, OSError) as error:
+            raise ValueError(f"{path} holds no samples (an .npz with inputs): {error}") from None
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What became of every request, in order of the schedule."""
+
+    intended: Array  # seconds since the start
+    lag: Array  # seconds that the generator itself was late
+    latency: Array  # seconds from the intended time; nan without an answer
+    status: Array  # HTTP status; 0 if the connection failed
+    right: Array  # True, where labels were known and the answer was right
+    active: Array  # active streams of the pass
+    slo: float
+    has_labels: bool
+
+    @property
+    def is_void(self) -> bool:
+        """Tell whether the generator was too slow for this load."""
+        return bool(np.percentile(self.lag, 99) > MAX_LAG)
+
+    def summary(self) -> dict[str, Any]:
+        """Give the headline numbers, as fractions of all that was offered."""
+        answered = self.status == 200
+        in_time = answered & (self.latency <= self.slo)
+        latencies = self.latency[answered] if answered.any() else np.array([np.nan])
+        codes, counts = np.unique(self.status, return_counts=True)
+        found: dict[str, Any] = {
+            "offered": len(self.intended),
+            "rate": len(self.intended) / max(float(self.intended[-1]), 1e-9),
+            "in_time": float(in_time.mean()),
+            "p50": float(np.percentile(latencies, 50)),
+            "p99": float(np.percentile(latencies, 99)),
+            "active": float(self.active[answered].mean()) if answered.any() else float("nan"),
+            "refused": float((self.status == 429).mean()),
+            "status": {str(code): int(n) for code, n in zip(codes, counts, strict=True)},
+            "lag_p99": float(np.percentile(self.lag, 99)),
+            "void": self.is_void,
+        }
+        if self.has_labels:
+            found["right_in_time"] = float((in_time & self.right).mean())
+            found["accuracy"] = float(self.right[answered].mean()) if answered.any() else 0.0
+            found["interval"] = wilson(int(self.right[answered].sum()), int(answered.sum()))
+        return found
+
+
+def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """Give the 95 % interval of a fraction (Wilson, 1927).
+
+    >>> [round(value, 3) for value in wilson(9, 10)]
+    [0.596, 0.982]
+    """
+    if total == 0:
+        return 0.0, 1.0
+    share = right / total
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    return middle - half, middle + half
+
+
+async def send(
+    url: str,
+    schedule: Sequence[float] | Array,
+    samples: Samples,
+    *,
+    slo: float,
+    key: str | None = None,
+    parameters: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> LoadResult:
+    """Send one input at each time of the schedule; ``url`` is that of a model, .../v2/models/M."""
+    import aiohttp
+
+    schedule = np.asarray(schedule, dtype=float)
+    count = len(schedule)
+    chosen = np.random.default_rng(seed).integers(len(samples.inputs), size=count)
+    bodies = Bodies(samples, {"timeout": int(slo * 1e6), **(parameters or {})})
+    lag, latency = np.zeros(count), np.full(count, np.nan)
+    status, active = np.zeros(count, dtype=int), np.zeros(count, dtype=int)
+    right = np.zeros(count, dtype=bool)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    async def one(session: Any, number: int, start: float) -> None:
+        row = int(chosen[number])
+        body, length = bodies.of(row)
+        lag[number] = time.perf_counter() - start - schedule[number]
+        try:
+            async with session.post(
+                f"{url}/infer",
+                data=body,
+                headers={"Inference-Header-Content-Length": str(length)},
+            ) as response:
+                content = await response.read()
+                status[number] = response.status
+        except (aiohttp.ClientError, TimeoutError):
+            return
+        latency[number] = time.perf_counter() - start - schedule[number]
+        if status[number] == 200:
+            answer = json.loads(content)
+            active[number] = answer["parameters"]["active_streams"]
+            if samples.labels is not None:
+                right[number] = answer["outputs"][0]["data"][0] == int(samples.labels[row])
+
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=4 * slo + 10)
+    async with aiohttp.ClientSession(
+        connector=connector, headers=headers, timeout=timeout
+    ) as session:
+        await _check(session, url)
+        tasks = []
+        start = time.perf_counter() + 0.05
+        with progress("sending", count) as advance:
+            for number in range(count):
+                wait = start + schedule[number] - time.perf_counter()
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                tasks.append(asyncio.create_task(one(session, number, start)))
+                advance()
+            await asyncio.gather(*tasks)
+    return LoadResult(
+        schedule, lag, latency, status, right, active, slo, samples.labels is not None
+    )
+
+
+class Bodies:
+    """Encoded requests, each made once."""
+
+    def __init__(self, samples: Samples, parameters: dict[str, Any]) -> None:
+        self._samples, self._parameters = samples, parameters
+        kinds = {"f": "FP32", "u": "UINT8", "i": "INT64"}
+        self._kind = kinds[samples.inputs.dtype.kind]
+        self._types = {"FP32": "<f4", "UINT8": "u1", "INT64": "<i8"}
+        self._made: dict[int, tuple[bytes, int]] = {}
+
+    def of(self, row: int) -> tuple[bytes, int]:
+        """Give the body of a request for one sample, and the length of its header."""
+        if row not in self._made:
+            raw = self._samples.inputs[row : row + 1].astype(self._types[self._kind])
+            header = {
+                "inputs": [
+                    {
+                        "name": "input",
+                        "datatype": self._kind,
+                        "shape": list(raw.shape),
+                        "parameters": {"binary_data_size": raw.nbytes},
+                    }
+                ],
+                "outputs": [{"name": "label"}],
+                "parameters": self._parameters,
+            }
+            text = json.dumps(header).encode()
+            self._made[row] = text + raw.tobytes(), len(text)
+        return self._made[row]
+
+
+async def _check(session: Any, url: str) -> None:
+    import aiohttp
+
+    try:
+        async with session.get(url) as response:
+            if response.status != 200:
+                text = (await response.text())[:200]
+                raise ValueError(f"{url} answers {response.status}: {text}")
+    except aiohttp.ClientError as error:
+        raise ValueError(f"Nothing answers at {url}: {error}. Is the server running?") from None
+
+
+def random_samples(description: dict[str, Any], count: int = 64, seed: int = 0) -> Samples:
+    """Make inputs of the shape that a model's metadata says."""
+    (given,) = description["inputs"]
+    shape = [side if side > 0 else 16 for side in given["shape"][1:]]
+    rng = np.random.default_rng(seed)
+    if given["datatype"] == "INT64":
+        return Samples(rng.integers(0, 2, size=(count, *shape), dtype=np.int64))
+    return Samples(rng.standard_normal((count, *shape), dtype=np.float32))

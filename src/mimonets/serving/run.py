@@ -1,0 +1,97 @@
+"""Run a server until it is told to stop: signals, draining, reload, the demo's process."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from ipaddress import ip_address
+from types import FrameType
+
+import uvicorn
+
+from mimonets.serving.app import make_app
+from mimonets.serving.demo import DemoLoad
+from mimonets.serving.server import Server
+from mimonets.serving.site import add_site
+
+GRACE = 30  # seconds for requests that are being answered when the server is told to stop
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Runner(uvicorn.Server):
+    """Refuses new requests from the first signal on, and answers those that are queued."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._served = server
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._served.is_draining = True
+        super().handle_exit(sig, frame)
+
+
+def run_server(
+    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: DemoLoad | None = None
+) -> None:
+    """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
+    if not is_loopback(host) and server.tenants.is_open:
+        raise ValueError(
+            f"{host} is reachable from elsewhere: give --keys FILE, or bind to 127.0.0.1."
+        )
+    app = make_app(server, wait=False)
+    add_site(app, server, demo)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+    )
+    runner = _Runner(config, server)
+    server.on_failure = lambda: setattr(runner, "should_exit", True)
+    # The loop and the inference thread take turns; by default a turn may last 5 ms.
+    sys.setswitchinterval(0.0005)
+    asyncio.run(_serve(runner, server, demo))
+    if server.failure is not None:
+        raise server.failure
+
+
+async def _serve(runner: _Runner, server: Server, demo: DemoLoad | None) -> None:
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        for name in server.loaders:
+            try:
+                version = await server.load(name)
+                print(f"{name}: version {version.number}", flush=True)
+            except (ValueError, OSError) as error:
+                print(f"{name} stays as it is: {error}", flush=True)
+
+    def start_reload() -> None:
+        task = asyncio.create_task(reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    with contextlib.suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
+        loop.add_signal_handler(signal.SIGHUP, start_reload)
+    try:
+        await runner.serve()
+    finally:
+        if demo is not None:
+            await demo.stop()

@@ -1,0 +1,90 @@
+"""The page: static files under a strict policy, live numbers, and the demo's load."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from starlette.responses import StreamingResponse
+
+from mimonets.serving.app import answer, authorise, read_body
+from mimonets.serving.demo import DemoLoad
+from mimonets.serving.protocol import read_json
+from mimonets.serving.server import Server
+from mimonets.serving.wishes import RequestError
+
+FOLDER = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+SAFE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+INTERVAL = 0.5  # seconds between two events
+
+
+def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None:
+    """Add the page and its live numbers; in a demo also the load."""
+
+    def serve_file(name: str) -> Response:
+        path = FOLDER / name
+        media = f"{KINDS[path.suffix]}; charset=utf-8"
+        return Response(path.read_bytes(), media_type=media, headers=SAFE)
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return serve_file("index.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def page(name: str) -> Response:
+        if name not in {path.name for path in FOLDER.iterdir() if path.suffix in KINDS}:
+            raise RequestError(404, "There is no such file.")
+        return serve_file(name)
+
+    @app.get("/v1/events")
+    async def events(request: Request) -> Response:
+        authorise(request, server)
+        return StreamingResponse(
+            _events(request, server, demo), media_type="text/event-stream", headers=SAFE
+        )
+
+    if demo is None:
+        return
+
+    @app.get("/v1/demo")
+    async def about() -> Response:
+        return answer(demo.about())
+
+    @app.post("/v1/demo/load", include_in_schema=False)
+    async def load(request: Request) -> Response:
+        authorise(request, server)
+        rate = read_json(await read_body(request, server)).get("rate")
+        if isinstance(rate, bool) or not isinstance(rate, int | float):
+            raise RequestError(400, "rate must be a number.")
+        if not 0 <= rate <= demo.max_rate:
+            raise RequestError(400, f"rate={rate!r} must lie between 0 and {demo.max_rate:g}.")
+        await demo.set_rate(float(rate))
+        return answer({"rate": rate})
+
+
+def state(server: Server, demo: DemoLoad | None) -> dict[str, Any]:
+    """Give the numbers of the last seconds."""
+    found: dict[str, Any] = {
+        **server.metrics.window(),
+        "queued": server.queued(),
+        "ready": server.is_ready,
+    }
+    if demo is not None:
+        found |= demo.state()
+    return found
+
+
+async def _events(request: Request, server: Server, demo: DemoLoad | None) -> AsyncIterator[bytes]:
+    while not server.is_draining and not await request.is_disconnected():
+        yield b"data: " + orjson.dumps(state(server, demo)) + b"\n\n"
+        await asyncio.sleep(INTERVAL)

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+
+import mimonets as mn
+from mimonets.serving.cascade import choose_threshold, thresholds
+from mimonets.serving.isolation import by_gradient, constant, measure_isolation, noise
+from serving.test_clients import TINY
+
+
+def logits(classes, sure):
+    """Make logits of given answers and confidences over three classes."""
+    found = np.zeros((len(classes), 3))
+    found[np.arange(len(classes)), classes] = np.log(2 * np.array(sure) / (1 - np.array(sure)))
+    return found
+
+
+def test_thresholds_count_what_a_loop_counts():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=200)
+    sure = rng.uniform(0.4, 0.99, size=200)
+    fast = logits(np.where(rng.uniform(size=200) < sure, labels, (labels + 1) % 3), sure)
+    slow = logits(np.where(rng.uniform(size=200) < 0.97, labels, (labels + 1) % 3), sure)
+    for row in thresholds(fast, slow, labels, active_streams=4, shares=(0.0, 0.1, 0.5, 1.0)):
+        right = again = 0
+        for one, two, label, how_sure in zip(fast, slow, labels, sure, strict=True):
+            reruns = how_sure < row.confidence - 1e-12
+            again += reruns
+            right += (two if reruns else one).argmax() == label
+        assert row.accuracy == pytest.approx(right / 200)
+        assert row.rerun == pytest.approx(again / 200)
+        assert row.cost == pytest.approx(0.25 + again / 200)
+
+
+def test_rerunning_nothing_is_fast_and_rerunning_all_is_slow():
+    labels = np.array([0, 1, 2, 0])
+    fast, slow = logits([0, 1, 1, 1], [0.9, 0.8, 0.5, 0.6]), logits(labels, [0.9] * 4)
+    none, half, everything = thresholds(
+        fast, slow, labels, active_streams=4, shares=(0.0, 0.5, 1.0)
+    )
+    assert (none.accuracy, half.accuracy, everything.accuracy) == (0.5, 1.0, 1.0)
+    assert choose_threshold([none, half, everything]) == half
+    assert half.changed == 1.0
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    model = mn.MIMOConv(mn.MIMOConvConfig(num_streams=4, **TINY)).eval()
+    return model.requires_grad_(False)
+
+
+def test_neighbours_by_gradient_do_more_harm_than_noise(model):
+    def answer(inputs, active):
+        with torch.no_grad():
+            return model(torch.from_numpy(inputs), active_streams=active).numpy()
+
+    rng = np.random.default_rng(0)
+    victims = rng.standard_normal((16, 1, 8, 8), dtype=np.float32)
+    labels = answer(victims, 1).argmax(axis=1)
+    attacks = {
+        "noise": noise(1.0, rng),
+        "gradient": by_gradient(model, limit=2.0, steps=5),
+        "not finite": constant(float("nan")),
+    }
+    rows = measure_isolation(answer, victims, labels, attacks, (1, 4), rng=rng)
+    found = {(row.neighbours, row.active_streams): row for row in rows}
+    assert found["gradient", 4].flipped > found["noise", 4].flipped
+    assert found["not finite", 4].lost == 1.0
+    for name in attacks:
+        assert found[name, 1].flipped == 0, "alone in its pass nobody can touch it"

@@ -1,0 +1,144 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+from mimonets.cli.main import main
+from mimonets.serving.load import LoadResult, Samples, send
+from mimonets.serving.networks import superposed
+from mimonets.serving.policy import Policy
+from mimonets.serving.simulator import simulate
+from mimonets.serving.workloads import poisson
+from serving.fakes import ACCURACIES, FakeEngine, images, listening, make_server
+
+SAMPLES = Samples(images(0, 1, 2), np.array([0, 1, 2]))
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def offer(engine, rate, seconds, slo, samples=SAMPLES):
+    """Send Poisson arrivals to a fresh server; gives what came back, and the server's modes."""
+    server = make_server(engine, slo=slo)
+    schedule = poisson(rate, seconds, rng())
+    with listening(server) as address:
+        url = f"http://{address}/v2/models/digits"
+        result = asyncio.run(send(url, schedule, samples, slo=slo))
+        modes = server.models["digits"].lane.policy.modes
+        assert server.batcher.is_empty(), "requests leaked"
+        assert server.queued() == 0
+    return result, modes
+
+
+def test_answers_are_checked_against_the_labels():
+    result, _ = offer(FakeEngine(), rate=30, seconds=1.5, slo=2.0)
+    found = result.summary()
+    assert found["status"] == {"200": found["offered"]}
+    assert found["accuracy"] == 1.0
+    assert found["right_in_time"] == 1.0
+    wrong, _ = offer(
+        FakeEngine(), rate=30, seconds=1, slo=2.0, samples=Samples(images(0), np.array([1]))
+    )
+    assert wrong.summary()["accuracy"] == 0.0
+
+
+def made(lag):
+    count = 100
+    return LoadResult(
+        intended=np.arange(count) / 10,
+        lag=np.full(count, lag),
+        latency=np.linspace(0.01, 0.2, count),
+        status=np.where(np.arange(count) < 90, 200, 429),
+        right=np.ones(count, dtype=bool),
+        active=np.ones(count, dtype=int),
+        slo=0.1,
+        has_labels=True,
+    )
+
+
+def test_a_run_is_void_if_the_generator_itself_was_late():
+    assert not made(0.001).is_void
+    assert made(0.003).is_void
+    found = made(0.001).summary()
+    assert found["refused"] == pytest.approx(0.1)
+    assert found["in_time"] == pytest.approx(0.47)
+
+
+def test_at_twice_the_capacity_no_answer_is_wrong_lost_or_late():
+    """Fast capacity is 80 a second; 160 come. The machine may be busy: some room in time."""
+    engine = FakeEngine(per_pass=0.05)
+    result, _ = offer(engine, rate=160, seconds=4, slo=1.0)
+    found = result.summary()
+    assert set(found["status"]) <= {"200", "429", "504"}
+    answered = result.status == 200
+    assert result.right[answered].all(), "a wrong answer"
+    assert 0.3 < answered.mean() < 0.85
+    assert (result.status == 504).mean() < 0.2
+    assert np.percentile(result.latency[answered], 99) < 1.25
+    assert np.median(result.latency[result.status == 429]) < 0.5, "refusals come at once"
+
+
+def difference(rate, seconds):
+    """Compare the server with its simulation: in-time share and p99."""
+    engine, slo = FakeEngine(per_pass=0.05), 0.6
+    result, modes = offer(engine, rate, seconds, slo)
+    schedule = poisson(rate, seconds, rng())
+    predicted = simulate(Policy(modes), schedule, slo, rng=rng(), noise=0.02).summary()
+    measured = result.summary()
+    return measured, predicted
+
+
+def test_the_simulator_foretells_the_server_roughly():
+    measured, predicted = difference(rate=45, seconds=4)
+    assert measured["in_time"] == pytest.approx(predicted["in_time"], abs=0.15)
+    assert measured["p99"] == pytest.approx(predicted["p99"], rel=0.6)
+    assert measured["active"] == pytest.approx(predicted["active"], rel=0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [1.2, 3.0, 6.0])
+def test_the_simulator_foretells_the_server_within_2_points_and_20_percent(load):
+    measured, predicted = difference(rate=20 * load, seconds=30)
+    if measured["void"]:
+        pytest.skip(f"the machine is busy: the generator lagged by {measured['lag_p99']:.3f} s")
+    assert measured["in_time"] == pytest.approx(predicted["in_time"], abs=0.02)
+    assert measured["p99"] == pytest.approx(predicted["p99"], rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_minutes_at_twice_the_capacity():
+    import resource
+
+    result, _ = offer(FakeEngine(per_pass=0.05), rate=160, seconds=30, slo=0.5)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result, _ = offer(FakeEngine(per_pass=0.05), rate=160, seconds=600, slo=0.5)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    answered = result.status == 200
+    assert set(np.unique(result.status)) <= {200, 429, 504}
+    assert result.right[answered].all()
+    assert np.percentile(result.latency[answered], 99) <= 0.5
+    assert grown < 150_000, "kB; the results of the run itself need some"
+
+
+def test_the_command_asks_a_server(capsys, tmp_path):
+    samples, out = tmp_path / "s.npz", tmp_path / "o.json"
+    np.savez(samples, inputs=SAMPLES.inputs, labels=SAMPLES.labels)
+    engine = FakeEngine()
+    models = {"digits": lambda: superposed("digits", engine, ACCURACIES)}
+    with listening(make_server(models=models)) as address:
+        url = f"http://{address}"
+        arguments = ["load", url, "--rate", "20", "--seconds", "1", "--slo-ms", "2000"]
+        assert main([*arguments, "--samples", str(samples), "--out", str(out)]) == 0
+        printed = capsys.readouterr().out
+        assert "right in time" in printed
+        assert "right_in_time" in out.read_text()
+        trace = tmp_path / "trace.txt"
+        trace.write_text("0\n0.1\n0.5\n0.6\n")
+        assert main([*arguments, "--trace", str(trace), "--json", "--mode", "slow"]) == 0
+        assert '"200"' in capsys.readouterr().out
+    assert main(["load", url]) == 2
+    assert "No server answers" in capsys.readouterr().err
+    assert main(["load", "nonsense"]) == 2
+    assert "starts with http://" in capsys.readouterr().err

@@ -1,0 +1,216 @@
+"""The page in a real browser: with a pointer, with keys alone, for screen readers, offline."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mimonets._inputs import InputSpec
+from mimonets.serving.networks import superposed
+from mimonets.serving.site import FOLDER
+from serving.fakes import ACCURACIES, FakeEngine, listening_with_page
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+try:
+    from playwright.sync_api import expect, sync_playwright
+except ImportError:
+    sync_playwright = None
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None or sync_playwright is None,
+    reason="no Chromium (apt-get install chromium, or set CHROMIUM) or no playwright",
+)
+SPEC = InputSpec(
+    kind="image", shape=(1, 8, 8), mean=(0.0,), deviation=(1.0,), labels=tuple("0123456789")
+)
+
+
+class Digits(FakeEngine):
+    """Answers with the brightness of the whole image."""
+
+    def __call__(self, inputs, active_streams=None):
+        self.calls.append((active_streams, inputs.copy()))
+        logits = np.zeros((len(inputs), 10), dtype=np.float32)
+        classes = (inputs.mean(axis=(1, 2, 3)) // 25).astype(int).clip(0, 9)
+        logits[np.arange(len(inputs)), classes] = 4.0
+        return logits
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    samples = tmp_path_factory.mktemp("demo") / "samples.npz"
+    labels = np.arange(8)
+    images = np.repeat(labels * 26, 64).reshape(8, 1, 8, 8).astype(np.uint8)
+    np.savez(samples, inputs=images, labels=labels)
+    engine = Digits(spec=SPEC)
+    models = {"digits": lambda: superposed("digits", engine, ACCURACIES)}
+    with listening_with_page(models, samples) as address:
+        yield f"http://{address}", engine
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, served):
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    problems, foreign = [], []
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+
+    def watch(request):
+        if not request.url.startswith((served[0], "data:")):
+            foreign.append(request.url)
+
+    page.on("request", watch)
+    page.goto(served[0])
+    expect(page.locator("#status")).to_contain_text("Connected to", timeout=15_000)
+    yield page
+    context.close()
+    assert problems == []
+    assert foreign == [], "the page works offline"
+
+
+def test_the_page_has_nothing_from_elsewhere_and_nothing_inline():
+    text = "".join(path.read_text() for path in FOLDER.iterdir())
+    html = (FOLDER / "index.html").read_text()
+    assert "https://" not in text
+    assert text.replace("http://www.w3.org/2000/svg", "").count("http://") == 0
+    assert "style=" not in html
+    assert not re.search(r"<[^>]*\son\w+=", html), "no inline handlers"
+    assert "innerHTML" not in (FOLDER / "page.js").read_text()
+
+
+@needs_browser
+def test_samples_are_answered_in_one_pass_beside_the_slow_answers(page, served):
+    before = len(served[1].calls)
+    page.get_by_role("button", name="Four samples").click()
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator("#how")).to_contain_text("one pass", timeout=15_000)
+    said = page.locator("#how").text_content()
+    assert "0, 1, 2, 3 with 4 in one pass" in said
+    assert "0, 1, 2, 3 each alone" in said
+    modes = {(active, len(inputs)) for active, inputs in served[1].calls[before:]}
+    assert (4, 4) in modes
+    assert any(active == 1 for active, _ in modes)
+    assert page.locator(".pad dd").first.text_content().startswith("0")
+
+
+@needs_browser
+def test_a_drawing_is_answered(page):
+    box = page.locator("canvas").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 20, steps=5)
+    page.mouse.up()
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator("#how")).to_contain_text("one pass", timeout=15_000)
+    assert page.locator("#how").text_content().count(",") >= 1
+    page.get_by_role("button", name="Clear all").click()
+    page.get_by_role("button", name="Answer").click()
+    assert "All pads are empty" in page.locator("#how").text_content()
+
+
+@needs_browser
+def test_keys_alone_are_enough(page):
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Sample for pad 1"
+    page.keyboard.press("Enter")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "answer":
+            break
+    page.keyboard.press("Enter")
+    expect(page.locator("#how")).to_contain_text("one pass", timeout=15_000)
+    assert page.locator("#how").get_attribute("aria-live") == "polite"
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "rate":
+            break
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#rate-text").text_content() == "5 requests a second"
+    page.keyboard.press("Home")
+
+
+@needs_browser
+def test_the_chart_lives_and_is_a_table_too(page):
+    page.locator("#rate").fill("40")
+    last = page.locator("#rows tr").first.locator("td").last
+    expect(last).not_to_have_text("–", timeout=20_000)  # the accuracy of the load's answers
+    line = page.locator(".chart").nth(2).locator(".first")
+    expect(line).to_have_attribute("d", re.compile("L"), timeout=20_000)
+    page.locator("summary").click()
+    assert page.locator("#rows tr").count() >= 1
+    page.locator("#rate").fill("0")
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault(page, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe")
+    page.emulate_media(color_scheme=scheme)
+    page.get_by_role("button", name="Four samples").click()
+    page.locator("summary").click()
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [320, 768, 1400])
+def test_nothing_is_cut_or_overlaps(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.get_by_role("button", name="Four samples").click()
+    inside = page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert inside, "the page scrolls sideways"
+    boxes = page.evaluate(
+        """[...document.querySelectorAll('button, canvas, .chart, #rate, .pad dl')]
+        .filter(one => one.offsetParent !== null)
+        .map(one => one.getBoundingClientRect())
+        .map(box => [box.left, box.top, box.right, box.bottom])"""
+    )
+    for number, (left, top, right, bottom) in enumerate(boxes):
+        assert left >= 0
+        assert right <= width + 0.5
+        for other_left, other_top, other_right, other_bottom in boxes[number + 1 :]:
+            apart = (
+                right <= other_left + 0.5
+                or other_right <= left + 0.5
+                or bottom <= other_top + 0.5
+                or other_bottom <= top + 0.5
+            )
+            assert apart
+
+
+@needs_browser
+def test_screenshots(page, tmp_path):
+    """Set SCREENSHOTS=folder to look at them."""
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    page.get_by_role("button", name="Four samples").click()
+    page.get_by_role("button", name="Answer").click()
+    page.locator("#rate").fill("60")
+    page.wait_for_timeout(int(os.environ.get("SCREENSHOT_WAIT", "200")))
+    for width in (380, 1200):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            path = folder / f"page-{width}-{scheme}.png"
+            page.screenshot(path=path, full_page=True)
+            assert path.stat().st_size > 10_000
+    page.locator("#rate").fill("0")
