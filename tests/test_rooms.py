@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "experiments": {"recipes", "training", "evaluation", "models", "theory"},
     "serving": {"inference"},
     "cli": {
+        "data",
         "inference",
         "layers",
         "serving",

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mimonets._create import create, list_models
     from mimonets.inference import Engine, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
         DataMUXConvConfig,
         DataMUXFormer,
         DataMUXFormerConfig,
+        GearedWideResNet,
+        GearedWideResNetConfig,
         MIMOConv,
         MIMOConvConfig,
         MIMOFormer,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
         WideResNetConfig,
         load,
         save,
+        superpose,
     )
 
 __version__ = "0.1.0"
@@ -38,6 +42,8 @@ __all__ = [
     "DataMUXFormer",
     "DataMUXFormerConfig",
     "Engine",
+    "GearedWideResNet",
+    "GearedWideResNetConfig",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
@@ -50,20 +56,28 @@ __all__ = [
     "WideIsoNetConfig",
     "WideResNet",
     "WideResNetConfig",
+    "create",
     "export",
+    "list_models",
     "load",
     "recalibrate",
     "save",
+    "superpose",
 ]
+
+_ROOMS = {
+    "Engine": "mimonets.inference",
+    "create": "mimonets._create",
+    "export": "mimonets.inference",
+    "list_models": "mimonets._create",
+    "recalibrate": "mimonets.layers",
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
-    room = {"recalibrate": "layers", "Engine": "inference", "export": "inference"}.get(
-        name, "models"
-    )
-    return getattr(import_module(f"mimonets.{room}"), name)
+    return getattr(import_module(_ROOMS.get(name, "mimonets.models")), name)
 
 
 def __dir__() -> list[str]:

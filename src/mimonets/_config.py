@@ -9,13 +9,15 @@ Limits stand beside the fields they belong to:
         width: int = whole(10)  # an integer >= 1
         steps: int | None = whole(None)  # or None
         dropout: float = number(0.1, least=0, below=1)
+        activation: Literal["relu", "gelu"] = "relu"  # one of these words
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, TypeGuard, TypeVar
+from functools import cache
+from typing import Any, Literal, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 C = TypeVar("C", bound="Config")
 
@@ -41,7 +43,7 @@ class Limits:
             return False
         assert isinstance(value, int | float)
         return (
-            not math.isnan(value)
+            (isinstance(value, int) or math.isfinite(value) or value == self.most)
             and (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
@@ -59,14 +61,14 @@ class Limits:
                 ("<=", self.most if exceeded or not self.integer else None),
                 ("<", self.below),
             )
-            if bound is not None
+            if bound is not None and bound != math.inf
         ]
         words = " ".join(["an integer" if self.integer else "a number", " and ".join(bounds)])
         return words.strip() + (", or null" if self.optional else "")
 
 
 def whole(default: Any, *, least: int = 1, most: int | None = None) -> Any:
-    """Make a field for an integer of at least ``least``; None fits if it is the default."""
+    """Make a field for an integer >= ``least``; None fits if it is the default."""
     limits = Limits(integer=True, optional=default is None, least=least, most=most)
     return field(default=default, metadata={"limits": limits})
 
@@ -76,12 +78,12 @@ def size(default: Any, *, least: int = 1, most: int = MAX_SIZE) -> Any:
     return whole(default, least=least, most=most)
 
 
-def number(default: Any, **limits: float) -> Any:
+def number(default: Any, *, optional: bool = False, **limits: float) -> Any:
     """Make a field for a number within ``least``, ``above``, ``most`` and ``below``.
 
-    None fits if it is the default; NaN never does.
+    None fits if it is the default or ``optional``. NaN never fits, infinity only as ``most``.
     """
-    found = Limits(optional=default is None, **limits)  # type: ignore[arg-type]
+    found = Limits(optional=optional or default is None, **limits)  # type: ignore[arg-type]
     return field(default=default, metadata={"limits": found})
 
 
@@ -97,15 +99,14 @@ class Config:
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        found = [
-            f"{name}={short(getattr(self, name))} must be an integer >= {least}."
-            for name, least in self._smallest().items()
-            if not is_whole(getattr(self, name)) or getattr(self, name) < least
-        ]
+        found = []
+        choices = _choices(type(self))  # type: ignore[arg-type]
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
+            if name in choices:
+                found += self._wrong_choice(name, choices[name])
             limits = setting.metadata.get("limits")
-            if limits is not None and not limits.fit(value):
+            if isinstance(limits, Limits) and not limits.fit(value):
                 found.append(f"{name}={short(value)} must be {limits.demand(value)}.")
             if isinstance(setting.default, bool) and not isinstance(value, bool):
                 found.append(f"{name}={short(value)} must be true or false.")
@@ -115,18 +116,27 @@ class Config:
         """Keep the settings that another kind of config has too, and drop the others."""
         return kind(**{each.name: getattr(self, each.name) for each in fields(kind)})
 
-    def _smallest(self) -> dict[str, int]:
-        """Say the smallest integers that fit; :func:`whole` does it beside the field."""
-        return {}
-
-    def _wrong_choice(self, name: str, choices: tuple[str, ...]) -> list[str]:
+    def _wrong_choice(self, name: str, choices: tuple[Any, ...]) -> list[str]:
         value = getattr(self, name)
         if value in choices:
             return []
-        return [f"{name}={short(value)} is not known: choose from {', '.join(choices)}."]
+        words = ", ".join("null" if word is None else str(word) for word in choices)
+        return [f"{name}={short(value)} is not known: choose from {words}."]
 
 
-def is_whole(value: object) -> bool:
+@cache
+def _choices(kind: type[Config]) -> dict[str, tuple[Any, ...]]:
+    """List the words that fit each setting whose type is a Literal; None where it is optional."""
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        optional = (None,) if type(None) in get_args(hint) else ()
+        for part in (hint, *get_args(hint)):
+            if get_origin(part) is Literal:
+                found[name] = (*get_args(part), *optional)
+    return found
+
+
+def is_whole(value: object) -> TypeGuard[int]:
     """Tell whether a setting is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -4,13 +4,14 @@ It travels inside checkpoints and exported models, so that whoever has the weigh
 input as in training. Needs numpy only: a server without PyTorch reads it too.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from mimonets._config import Config
+from mimonets._config import MAX_SIZE, Config, is_number, is_whole, short, size
 
 Array = np.ndarray[Any, Any]
 InputKind = Literal["image", "tokens"]
@@ -30,10 +31,10 @@ class InputSpec(Config):
     shape: tuple[int, ...]  # of one input: (channels, height, width), (tokens,) or (2, tokens)
     mean: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
     deviation: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
-    crop: int | None = None  # images: the centre square that is kept of the original
+    crop: int | None = size(None)  # images: the centre square that is kept of the original
     original: tuple[int, int] | None = None  # images: height and width before the crop
     labels: tuple[str, ...] | None = None  # names of the classes, in order
-    vocab_size: int | None = None  # tokens: ids are 0 .. vocab_size - 1
+    vocab_size: int | None = size(None)  # tokens: ids are 0 .. vocab_size - 1
     vocabulary: tuple[str, ...] | None = None  # tokens: the symbol of every id, where there are any
 
     def __post_init__(self) -> None:
@@ -45,23 +46,31 @@ class InputSpec(Config):
 
     def problems(self) -> list[str]:
         """List what is wrong with this description, one sentence each."""
-        found = self._wrong_choice("kind", ("image", "tokens"))
+        found = super().problems()
         sides = (3,) if self.kind == "image" else (1, 2)
-        if len(self.shape) not in sides or not all(
-            isinstance(side, int) and side >= 1 for side in self.shape
-        ):
+        if not _sequence(self.shape, is_size) or len(self.shape) not in sides:
             found.append(
-                f"shape={self.shape!r} must be (channels, height, width) for images, (tokens,) or "
-                f"(2, tokens) for token ids, all integers >= 1."
+                f"shape={short(self.shape)} must be (channels, height, width) for images, "
+                f"(tokens,) or (2, tokens) for token ids, all integers >= 1."
             )
-        elif self.kind == "image":
-            for name in ("mean", "deviation"):
-                value = getattr(self, name)
-                if value is not None and len(value) != self.shape[0]:
-                    found.append(
-                        f"{name}={value!r} must have one number for each of {self.shape[0]} "
-                        f"channels."
-                    )
+            return found
+        for name, fits, wanted in (
+            ("mean", is_finite, "finite numbers"),
+            ("deviation", is_above_zero, "finite numbers > 0"),
+            ("original", is_size, "integers >= 1"),
+            ("labels", is_text, "names"),
+            ("vocabulary", is_text, "symbols"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not _sequence(value, fits):
+                found.append(f"{name}={short(value)} must be a list of {wanted}, or null.")
+        for name in ("mean", "deviation") if self.kind == "image" and not found else ():
+            value = getattr(self, name)
+            if value is not None and len(value) != self.shape[0]:
+                found.append(
+                    f"{name}={short(value)} must have one number for each of {self.shape[0]} "
+                    f"channels."
+                )
         return found
 
     def prepare(self, image: Array) -> Array:
@@ -92,7 +101,33 @@ class InputSpec(Config):
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
         """Read what :meth:`as_dict` gave; raises ValueError for anything else."""
+        if not isinstance(description, Mapping) or not all(map(is_text, description)):
+            raise ValueError(f"This is no description of inputs: {short(description)}.")
         try:
             return cls(**description)
         except TypeError as error:
             raise ValueError(f"This is no description of inputs: {error}.") from None
+
+
+def is_size(value: object) -> bool:
+    """Tell whether a value can be the side of an input."""
+    return is_whole(value) and 1 <= value <= MAX_SIZE
+
+
+def is_finite(value: object) -> bool:
+    """Tell whether a value is a finite number."""
+    return is_number(value) and math.isfinite(value)
+
+
+def is_above_zero(value: object) -> bool:
+    """Tell whether a value can be a deviation."""
+    return is_number(value) and 0 < value < math.inf
+
+
+def is_text(value: object) -> bool:
+    """Tell whether a value can be a name."""
+    return isinstance(value, str)
+
+
+def _sequence(value: object, fits: Callable[[object], bool]) -> bool:
+    return isinstance(value, tuple) and all(map(fits, value))

@@ -14,7 +14,7 @@ from mimonets.attention import (
     favor_s,
     linear_attention,
 )
-from mimonets.attention.bundled import favor_s_bundled
+from mimonets.attention.favor_s import favor_s_bundled
 from mimonets.attention.sums import reciprocal
 from mimonets.vsa import bipolar_keys
 

@@ -52,7 +52,17 @@ def test_listing_recipes_does_not_wait_for_torch():
         *(
             [name]
             for name in (
-                ["cost", "bench", "recipes", "train", "evaluate", "demo", "bounds", "reproduce"]
+                [
+                    "cost",
+                    "bench",
+                    "recipes",
+                    "train",
+                    "evaluate",
+                    "predict",
+                    "demo",
+                    "bounds",
+                    "reproduce",
+                ]
             )
         ),
     ],
@@ -141,8 +151,8 @@ def test_bench_json_is_nothing_but_json(capsys):
         (["cost", "cifar100-mimoconv-n4", "--set", "model.widht=2"], "did you mean 'model.width'"),
         (["cost", "cifar100-mimoconv-n4", "--active-streams", "5"], "from 1 (slow) to 4 (fast)"),
         (["bench", *TINY, "--plot", "/proc/no/speed.png"], "No such file"),
-        (["bench", *TINY, "--device", "foo"], "There is no device 'foo' here: choose from cpu"),
-        (["bench", *TINY, "--device", "cuda"], "There is no device 'cuda' here"),
+        (["bench", *TINY, "--device", "foo"], "There is no kind of device 'foo': use cpu"),
+        (["bench", *TINY, "--device", "cuda"], "This machine has no device 'cuda'"),
         (
             ["cost", "digits-mimoconv-n4", "--set", "model.width=[1"],
             "cannot read the value of",
@@ -238,6 +248,17 @@ def test_resuming_a_finished_run_with_another_recipe_is_refused(run_folder, caps
     )
     assert (code, out) == (2, "")
     assert "was started with another recipe: it differs in model" in err
+
+
+def test_a_finished_run_without_its_metrics_is_still_shown(capsys, tmp_path):
+    arguments = ["train", "digits-wideresnet", "--out", str(tmp_path / "run"), *TINY_RUN]
+    assert run(capsys, *arguments)[0] == 0
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    last = {**json.loads(metrics.read_text().splitlines()[-1]), "loss": None, "accuracy": None}
+    metrics.write_text(json.dumps(last) + "\n")
+    code, out, _ = run(capsys, *arguments, "--resume")
+    assert code == 0
+    assert "nothing was kept on the training data" in out
 
 
 def test_the_next_command_can_be_pasted(capsys, tmp_path):

@@ -2,7 +2,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from mimonets.data import AugmentConfig, ImageBatches, ImageSet, SequenceBatches, SequenceSet
+from mimonets._inputs import InputSpec
+from mimonets.data import (
+    AugmentConfig,
+    DataConfig,
+    ImageBatches,
+    ImageSet,
+    SequenceBatches,
+    SequenceSet,
+    load_data,
+    split_batches,
+)
 from mimonets.data.images.augment import (
     centre_crop,
     channel_statistics,
@@ -241,3 +251,17 @@ def test_a_batch_of_images_takes_few_milliseconds():
         next(steps)
         times.append(time.perf_counter() - begin)
     assert statistics.median(times) < 0.01
+
+
+def test_test_images_are_prepared_as_the_model_says(monkeypatch):
+    config = DataConfig(limit=30)
+    train = ImageBatches(load_data(config).train, 8)
+    mean, deviation = (tuple(value.tolist()) for value in train.statistics)
+    spec = InputSpec(kind="image", shape=(1, 8, 8), mean=mean, deviation=deviation)
+    wanted = list(split_batches(config))
+    monkeypatch.setattr("mimonets.data.registry.channel_statistics", None)  # nothing is counted
+    same(split_batches(config, spec=spec), wanted)
+    plain = next(iter(split_batches(DataConfig(limit=30, standardise=False))))[0]
+    assert (plain.min(), plain.max()) == (0, 1)
+    with pytest.raises(ValueError, match="digits has no validation data"):
+        split_batches(config, "validation")

@@ -1,10 +1,11 @@
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from mimonets.data import DATASETS, DataConfig, ImageSet, SequenceSet, load_data
-from mimonets.data.config import DataName
+from mimonets.data import DATASETS, DataConfig, DataSet, ImageSet, SequenceSet, Splits, load_data
 from mimonets.data.sets import hold_out
 
 
@@ -17,10 +18,38 @@ def write_images(folder, classes=("cat", "dog"), count=5, size=(6, 4), mode="RGB
     return folder
 
 
-def test_every_name_has_a_loader():
-    from typing import get_args
+def test_every_record_is_found_by_its_name_and_names_settings_that_exist():
+    settings = {field.name for field in fields(DataConfig)}
+    for name, record in DATASETS.items():
+        assert record.name == name
+        assert record.settings < settings
+        assert record.home or record.licence == "yours"
 
-    assert set(DATASETS) == set(get_args(DataName))
+
+def test_a_data_set_of_somebody_else_is_one_record(monkeypatch):
+    def load(config):
+        images = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+        data = ImageSet(images, torch.arange(4) % 2, 2, "dots")
+        return Splits(data, None, data)
+
+    record = DataSet(name="dots", load=load, kind="images", class_names=("off", "on"), held_out=1)
+    monkeypatch.setitem(DATASETS, "dots", record)
+    data = load_data(DataConfig(name="dots", crop=1))
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [3, 1, 4]
+    assert data.test.class_names == ("off", "on")
+    with pytest.raises(ValueError, match="validation=2 means nothing for dots"):
+        DataConfig(name="dots", validation=2)
+
+
+def test_classes_have_names(tmp_path):
+    assert load_data(DataConfig(limit=5)).train.class_names == tuple("0123456789")
+    folder = DataConfig(name="folder", dir=str(write_images(tmp_path / "pets")))
+    assert load_data(folder).test.class_names == ("cat", "dog")
+    assert [len(set(DATASETS[n].class_names)) for n in ("cifar10", "cifar100")] == [10, 100]
+    assert list(DATASETS["cifar100"].class_names) == sorted(DATASETS["cifar100"].class_names)
+    pixels = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="2 names do not fit 3 classes"):
+        ImageSet(pixels, torch.arange(3), 3, "x", ("a", "b"))
 
 
 def test_all_mistakes_are_named_at_once():
@@ -40,8 +69,9 @@ def test_all_mistakes_are_named_at_once():
         ({"name": "recall", "crop": 20}, "crop=20 means nothing for recall"),
         ({"name": "mnist", "sizes": (1, 1, 1)}, "sizes=.* means nothing for mnist"),
         ({"name": "listops", "validation": 5}, "validation=5 means nothing for listops.*use sizes"),
-        ({"seed": True}, "seed=True must be a whole number"),
-        ({"contour_length": 2}, "contour_length=2 must be a whole number of at least 3"),
+        ({"seed": True}, "seed=True must be an integer >= 0"),
+        ({"name": "mnist", "contour_length": 9}, "contour_length=9 means nothing for mnist"),
+        ({"contour_length": 2}, "contour_length=2 must be an integer >= 3"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

@@ -12,7 +12,6 @@ IMAGES = ImageSet(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.arange(10) 
 TOKENS = SequenceSet(
     torch.ones(7, 12, dtype=torch.uint8), torch.full((7,), 12), torch.arange(7) % 3, 5, 3, "text"
 )
-NEXT = SequenceSet(TOKENS.tokens, TOKENS.lengths, torch.full((7, 12), 2), 5, 5, "next")
 CONV = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_classes=3, num_streams=4, in_channels=1, image_size=8
 )

@@ -72,6 +72,10 @@ def test_a_plan_of_ones_own_is_one_file(tmp_path):
         ("source", "sauce", r"plan mine: unknown key 'sauce' \(did you mean 'source'\?\).*missing"),
         ("seeds", "seed", r"trial 1: unknown key 'seed' \(did you mean 'seeds'\?\)"),
         ("title: small, ", "", "trial 1: 'title' is missing"),
+        ("title: small", 'title: ""', "trial 1: 'title' is missing"),
+        ("seeds: 2", "seeds: two", "trial 1: 'seeds' must be of type int, not 'two'"),
+        ("{4: 90}", "{4: [1, 2, 3]}", r"a mean or \[mean, deviation\], not \[1, 2, 3\]"),
+        ("{4: 90}", "{four: 90}", "numbers of active streams"),
         ("source: mine", "axis: speed\nsource: mine", "axis='speed' is not known: choose from str"),
         ("trials:", "averages: [7]\ntrials:", "average 1 must hold keys and values"),
         ("title", "{", "plan mine is no YAML"),
@@ -79,7 +83,7 @@ def test_a_plan_of_ones_own_is_one_file(tmp_path):
 )
 def test_a_mistake_in_a_plan_is_named(tmp_path, old, new, message):
     path = tmp_path / "mine.yaml"
-    path.write_text(MINE.replace(old, new, 1) if "small" not in old else MINE.replace(old, new))
+    path.write_text(MINE.replace(old, new, 1))
     with pytest.raises(ValueError, match=message):
         find_experiment(str(path))
 

@@ -9,7 +9,9 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 import mimonets as mn
-from mimonets.models import MODELS, checkpoint
+from mimonets._inputs import InputSpec
+from mimonets.models import MODELS, checkpoint, read_config, read_inputs
+from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
 
 CONFIG = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_classes=5, trainable_keys=False)
 MODELS_TO_SAVE = [
@@ -17,6 +19,7 @@ MODELS_TO_SAVE = [
     mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)),
     mn.WideIsoNet(mn.WideIsoNetConfig(depth=10, width=1, skip_init=True)),
     mn.DataMUXConv(mn.DataMUXConvConfig(in_channels=3)),
+    GearedWideResNet(GearedWideResNetConfig(depth=10, width=1)),
 ]
 
 
@@ -70,7 +73,7 @@ def test_a_checkpoint_is_two_plain_files_that_others_can_read(saved):
     _, folder = saved
     assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
     description = json.loads((folder / "config.json").read_text())
-    assert description["format_version"] == 1
+    assert description["format_version"] == 2
     assert description["model"] == "mimoconv"
     assert description["config"]["num_streams"] == 4
     umask = os.umask(0)
@@ -173,9 +176,9 @@ def test_many_missing_weights_are_counted_not_listed(saved):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format version 2.*reads up to 1: install a newer mimonets"),
+        ({"format_version": 3}, "format version 3.*reads up to 2: install a newer mimonets"),
         ({"format_version": None}, "format version None"),
-        ({"model": "resnet"}, "of model 'resnet'.*knows wideresnet, wideisonet, mimoconv"),
+        ({"model": "resnet"}, "of model 'resnet'.*knows wideresnet, wideisonet, .*mimoconv"),
         ({"config": {"depth": 11}}, "does not describe a model.*depth=11"),
         ({"config": {"depht": 10}}, "does not describe a model.*depht"),
         ({"config": None}, "was not written by mimonets"),
@@ -206,7 +209,7 @@ def test_files_without_our_metadata_load_too(saved):
     assert_close(mn.load(saved[1]).state_dict(), saved[0].state_dict())
 
 
-def test_the_hub_mixin_reads_and_writes_the_same_folder(saved, tmp_path):
+def test_the_hub_reads_and_writes_the_same_folder(saved, tmp_path):
     model, folder = saved
     model.save_pretrained(tmp_path / "hub")
     images = torch.randn(3, 3, 8, 8)
@@ -219,7 +222,7 @@ def test_the_hub_mixin_reads_and_writes_the_same_folder(saved, tmp_path):
     assert "computation-in-superposition" in (tmp_path / "hub" / "README.md").read_text()
 
 
-def test_the_hub_mixin_refuses_another_model(saved):
+def test_the_hub_refuses_another_model(saved):
     with pytest.raises(ValueError, match="holds a MIMOConv: load it with MIMOConv.from_pretrained"):
         mn.WideResNet.from_pretrained(saved[1])
 
@@ -231,7 +234,7 @@ def test_from_pretrained_downloads_only_our_two_files(saved, monkeypatch):
         calls.update(options, repo=repo)
         return str(saved[1])
 
-    monkeypatch.setattr("mimonets.models.base.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     found = mn.MIMOConv.from_pretrained("someone/a-model", revision="v1")
     assert found.config == CONFIG
     assert calls["repo"] == "someone/a-model"
@@ -255,8 +258,60 @@ def test_push_to_hub_uploads_our_format(saved, monkeypatch):
             uploaded["model"] = mn.load(folder_path)
             return "https://example.org/commit"
 
-    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
     saved[0].push_to_hub("someone/a-model")
     assert uploaded["repo"] == "someone/a-model"
     assert uploaded["files"] == ["README.md", "config.json", "model.safetensors"]
     assert uploaded["model"].config == CONFIG
+
+
+def test_a_checkpoint_knows_its_inputs(saved, tmp_path):
+    model, _ = saved
+    spec = InputSpec(
+        kind="image",
+        shape=(3, 8, 8),
+        mean=(1.0, 2.0, 3.5),
+        deviation=(1.0, 1.0, 0.25),
+        labels=("a", "b", "c", "d", "e"),
+    )
+    model.input_spec = spec
+    mn.save(model, tmp_path / "known")
+    assert mn.load(tmp_path / "known").input_spec == spec
+    assert read_inputs(tmp_path / "known") == spec
+    assert mn.load(saved[1]).input_spec is None
+
+
+def as_version_1(folder, leave_out=()):
+    """Rewrite a checkpoint as version 0.1.0 wrote it, some settings not yet invented."""
+    path = folder / "config.json"
+    new = json.loads(path.read_text())
+    config = {name: value for name, value in new["config"].items() if name not in leave_out}
+    old = {"format_version": 1, "mimonets_version": "0.1.0", "model": new["model"]}
+    path.write_text(json.dumps({**old, "config": config}, indent=2))
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights, folder / "model.safetensors", metadata={"mimonets": json.dumps(config)})
+
+
+def test_checkpoints_of_version_1_load(saved):
+    model, folder = saved
+    as_version_1(folder, leave_out=["bind_after_stage", "slow", "views", "stem_stride"])
+    found = mn.load(folder)
+    assert found.config == CONFIG
+    assert found.input_spec is None
+    assert_close(found.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+def test_settings_that_version_1_left_out_keep_their_old_meaning(tmp_path):
+    config = mn.WideIsoNetConfig(depth=10, width=1, activation="prelu")
+    folder = mn.save(mn.WideIsoNet(config), tmp_path / "old")
+    as_version_1(folder, leave_out=["activation"])
+    assert mn.load(folder).config == config
+    assert read_config(folder) == config
+
+
+def test_an_old_wideisonet_says_its_activation_and_keeps_it(tmp_path):
+    for activation in ("relu", "prelu"):
+        config = mn.WideIsoNetConfig(depth=10, width=1, activation=activation)
+        folder = mn.save(mn.WideIsoNet(config), tmp_path / activation)
+        as_version_1(folder)
+        assert mn.load(folder).config.activation == activation

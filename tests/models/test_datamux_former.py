@@ -95,18 +95,23 @@ def test_the_prefix_sees_the_tokens_unless_attention_is_causal():
         assert torch.allclose(prefix[0], prefix[1]) == causal
 
 
+def warming_up(model, name, *args, **options):
+    with model.warming_up(name):
+        return model(*args, **options)
+
+
 @both
 def test_retrieval_names_a_token_for_each_place(demux):
     tokens, mask = tokens_and_mask()
     for settings in ({}, {"pooling": "cls"}, {"head": "next_token", "causal": True}):
         model = network(demux=demux, **settings)
         for active in (None, 1, 2):
-            logits = model(tokens, mask=mask, active_streams=active, retrieval=True)
+            logits = warming_up(model, "retrieval", tokens, mask=mask, active_streams=active)
             assert logits.shape == (7, 9, 11)
-    pairs = network(demux=demux, head="pair")(tokens[:6].view(3, 2, 9), retrieval=True)
+    pairs = warming_up(network(demux=demux, head="pair"), "retrieval", tokens[:6].view(3, 2, 9))
     assert pairs.shape == (3, 2, 9, 11)
     with pytest.raises(ValueError, match="allows 0 to 10"):
-        network(demux=demux)(tokens + 11, retrieval=True)
+        warming_up(network(demux=demux), "retrieval", tokens + 11)
 
 
 @both
@@ -117,16 +122,15 @@ def test_it_learns_to_retrieve_and_then_to_answer_in_both_streams(demux):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     test = torch.randint(11, (400, 5), generator=generator)
-    for retrieval, steps, wanted in ((True, 60, 0.8), (False, 90, 0.55)):  # by chance: 0.09, 0.33
+    for name, steps, wanted in (("retrieval", 60, 0.8), (None, 90, 0.55)):  # chance: 0.09, 0.33
         for tokens in torch.randint(11, (steps, 64, 5), generator=generator):
-            logits = model(tokens, retrieval=retrieval).flatten(0, -2)
-            labels = tokens.flatten() if retrieval else tokens[:, 0] % 3
+            logits = warming_up(model, name, tokens).flatten(0, -2)
+            labels = tokens.flatten() if name else tokens[:, 0] % 3
             optimizer.zero_grad()
             F.cross_entropy(logits, labels).backward()
             optimizer.step()
-        right = model(test, retrieval=retrieval).argmax(-1) == (
-            test if retrieval else test[:, 0] % 3
-        )
+        wanted_answers = test if name else test[:, 0] % 3
+        right = warming_up(model, name, test).argmax(-1) == wanted_answers
         for stream in range(2):
             assert right[stream::2].float().mean() > wanted
 

@@ -7,6 +7,12 @@ from torch.testing import assert_close
 import mimonets as mn
 from mimonets.layers import running
 
+
+def warming_up(model, name, *inputs, **options):
+    with model.warming_up(name):
+        return model(*inputs, **options)
+
+
 EXTENTS = ["attention", "attention+mlp", "attention+mlp+qkv"]
 
 
@@ -45,7 +51,7 @@ def test_each_answer_is_that_of_a_grid_of_one_with_its_streams_keys(extent, caus
         if hasattr(module, "damping"):
             module.damping = False
     tokens, mask = tokens_and_mask(12)
-    answers = model(tokens, mask=mask, solo=True)
+    answers = warming_up(model, "solo", tokens, mask=mask)
     for stream in range(6):
         alone = one_stream_of(model, *divmod(stream, 3)).eval()
         assert_close(answers[stream::6], alone(tokens[stream::6], mask=mask[stream::6]))
@@ -55,12 +61,11 @@ def test_each_answer_is_that_of_a_grid_of_one_with_its_streams_keys(extent, caus
 @pytest.mark.parametrize("extent", EXTENTS)
 def test_nobody_disturbs_anybody(extent, warm_up):
     model = former(superpose=extent).eval()
-    alone = {warm_up: True}
     tokens, mask = tokens_and_mask(12)
     changed = tokens.clone()
     changed[1:] = (changed[1:] + 1) % 11
-    answers = model(tokens, mask=mask, **alone)
-    assert_close(model(changed, mask=mask, **alone)[0], answers[0])
+    answers = warming_up(model, warm_up, tokens, mask=mask)
+    assert_close(warming_up(model, warm_up, changed, mask=mask)[0], answers[0])
     assert not torch.allclose(model(changed, mask=mask)[0], model(tokens, mask=mask)[0])
     assert not torch.allclose(model(tokens, mask=mask)[0], answers[0])
 
@@ -68,9 +73,11 @@ def test_nobody_disturbs_anybody(extent, warm_up):
 def test_a_short_group_and_few_active_streams_answer_in_order():
     model = former().eval()
     tokens, mask = tokens_and_mask(7)
-    answers = model(tokens, mask=mask, solo=True, active_streams=2)
+    answers = warming_up(model, "solo", tokens, mask=mask, active_streams=2)
     assert answers.shape == (7, 3)
-    assert_close(model(tokens[2:4], mask=mask[2:4], solo=True, active_streams=2), answers[2:4])
+    assert_close(
+        warming_up(model, "solo", tokens[2:4], mask=mask[2:4], active_streams=2), answers[2:4]
+    )
 
 
 @pytest.mark.parametrize("extent", EXTENTS)
@@ -81,8 +88,10 @@ def test_many_softmax_features_alone_come_near_to_exact(extent, causal):
     distance = []
     for count in (4, 20_000):
         model = former(num_features=count, **options).eval()
-        exact = model(tokens, mask=mask, exact=True)
-        distance.append((model(tokens, mask=mask, solo=True) - exact).norm() / exact.norm())
+        exact = warming_up(model, "exact", tokens, mask=mask)
+        distance.append(
+            (warming_up(model, "solo", tokens, mask=mask) - exact).norm() / exact.norm()
+        )
     assert distance[1] < 0.01 < distance[0]
 
 
@@ -95,7 +104,7 @@ def test_exact_is_the_transformer_with_the_same_weights():
         mn.MIMOFormer(mn.MIMOFormerConfig(**size, grid=(2, 3))),
     ):
         model.load_state_dict(transformer.state_dict(), strict=False)
-        found = model.eval()(tokens, mask=mask, exact=True)
+        found = warming_up(model.eval(), "exact", tokens, mask=mask)
         assert_close(found, transformer(tokens, mask=mask))
 
 
@@ -105,7 +114,7 @@ def test_an_image_alone_has_the_pass_of_a_superposition_with_empty_others(active
     size = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 4}
     model = mn.MIMOConv(mn.MIMOConvConfig(**size, num_streams=3)).eval()
     images = torch.randn(7, 1, 8, 8)
-    answers = model(images, active_streams=active, solo=True)
+    answers = warming_up(model, "solo", images, active_streams=active)
     for index, image in enumerate(images):
         first = index - index % active
         group = min(active, len(images) - first)
@@ -115,3 +124,41 @@ def test_an_image_alone_has_the_pass_of_a_superposition_with_empty_others(active
             pooled = model.trunk(model.binding(streams))
         own = model.unbinding(pooled, group)[0, index - first]
         assert_close(answers[index], model.classifier(own))
+
+
+def test_a_warm_up_ends_with_its_block_also_after_an_error():
+    model = former()
+    with model.warming_up("exact", grid=(1, 2)):
+        with pytest.raises(ValueError, match="must be integers"), model.warming_up("solo"):
+            model(torch.zeros(2, 3))
+        assert (model.warm_up, model.smaller_grid) == ("exact", (1, 2))
+    assert (model.warm_up, model.smaller_grid) == (None, None)
+
+
+def test_a_warm_up_that_a_model_does_not_have_is_refused():
+    conv = mn.MIMOConv(mn.MIMOConvConfig(depth=10, width=1))
+    for model, name, known in (
+        (former(), "alone", "choose from exact, solo"),
+        (conv, "exact", "choose from solo"),
+        (mn.Transformer(mn.TransformerConfig(depth=1)), "exact", "none"),
+    ):
+        with pytest.raises(ValueError, match=f"{name!r}: {known}"), model.warming_up(name):
+            pass
+    with (
+        pytest.raises(ValueError, match="MIMOConv has no grid"),
+        conv.warming_up(None, grid=(1, 1)),
+    ):
+        pass
+
+
+def test_compiled_and_wrapped_models_follow():
+    model = former().eval()
+    tokens, mask = tokens_and_mask(12)
+    compiled = torch.compile(model, backend="aot_eager")
+    wrapped = torch.nn.DataParallel(model)
+    with torch.inference_mode():
+        for name in ("solo", None, "exact", None):
+            with model.warming_up(name):
+                wanted = model(tokens, mask=mask)
+                assert_close(wrapped(tokens, mask=mask), wanted)
+                assert_close(compiled(tokens, mask=mask), wanted, rtol=1e-4, atol=1e-5)

@@ -161,7 +161,9 @@ def test_answers_depend_on_their_own_group_only_and_keep_their_order(settings, a
 def test_it_trains_in_every_mode_with_short_groups_and_alone(settings, active):
     model = MIMOConv(small(**settings))
     images = torch.randn(7, 3, 16, 16)
-    logits = model(images, active_streams=active) + model(images, active_streams=active, solo=True)
+    logits = model(images, active_streams=active)
+    with model.warming_up("solo"):
+        logits = logits + model(images, active_streams=active)
     loss = logits.square().mean() + model.isometry_penalty() + model.stream_key_penalty()
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -171,9 +173,10 @@ def test_it_trains_in_every_mode_with_short_groups_and_alone(settings, active):
 def test_alone_no_other_image_matters(settings):
     model = lived_in(small(**settings))
     images = torch.randn(4, 3, 16, 16)
-    answers = model(images, solo=True)
-    images[1] += 1
-    others = model(images, solo=True)
+    with model.warming_up("solo"):
+        answers = model(images)
+        images[1] += 1
+        others = model(images)
     assert_close(others[[0, 2, 3]], answers[[0, 2, 3]])
     assert not torch.allclose(others[1], answers[1])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mimonets as mn
-from mimonets.data import ImageBatches, ImageSet, SequenceSet, Splits
+from mimonets.data import DataConfig, ImageBatches, ImageSet, SequenceSet, Splits, load_data
 from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
 from mimonets.models.registry import MODELS, model_class_for
 from mimonets.recipes import execute, load_recipe, recipe_names
@@ -75,6 +75,8 @@ REPRESENTATIVES = (
     *("cifar10-wideresnet", "cifar100-wideisonet", "cifar100-mimoconv-n4", "svhn-mimoconv-n2"),
     *("cifar10-mimoconv-dynamic", "cifar10-cpu-mimoconv-n4-ours", "digits-mimoconv-dynamic"),
     *("mnist-mimoconv-n16", "mnist-mimoconv-n16-ours", "mnist-datamux-n1", "mnist-datamux-n4"),
+    *("mnist-tiles-n16", "cifar10-cpu-map-late-tiles-gears-n4", "cifar10-cpu-map-tied-n2"),
+    *("cifar10-cpu-map-gearedresnet-widths", "cifar10-cpu-map-gearedresnet-resolutions"),
     *("lra-image-transformer", "lra-text-performer-wide", "lra-text-cpu", "lra-image-cpu"),
     *("lra-listops-mimoformer-2x2", "lra-pathfinder-mimoformer-4x4-mlp"),
     *("lra-retrieval-mimoformer-2x2-qkv", "lra-retrieval-mimoformer-4x4-curriculum"),
@@ -305,3 +307,27 @@ def test_a_model_knows_its_inputs(tmp_path):
     recipe = shrunk(load_recipe("recall-transformer"))
     spec = describe_inputs(recipe, make_train_batches(recipe, stand_in(recipe)))
     assert (spec.kind, spec.shape, spec.vocab_size) == ("tokens", (24,), 20)
+
+
+def test_a_trained_model_is_saved_with_its_inputs_and_measured_by_them(tmp_path, monkeypatch):
+    recipe, result = finished_run(tmp_path / "run", monkeypatch)
+    splits = execute.load_data(recipe.data)
+    batches = make_train_batches(recipe, splits)
+    spec = mn.load(result.model_dir).input_spec
+    assert spec == describe_inputs(recipe, batches)
+    found, wanted = split_batches(recipe, "test", spec), split_batches(recipe, "test")
+    assert torch.equal(next(iter(found))[0], next(iter(wanted))[0])
+    measured = measure_run(tmp_path / "run", "test", [4])
+    # Other training data change nothing: how inputs are standardised is the model's own.
+    bright = replace(splits.train, images=splits.train.images // 2 + 128)
+    changed = Splits(bright, splits.validation, splits.test)
+    monkeypatch.setattr(execute, "load_data", lambda config: changed)
+    assert measure_run(tmp_path / "run", "test", [4]) == measured
+
+
+def test_a_crop_is_described_with_the_size_before_it():
+    data = DataConfig(name="digits", crop=6)
+    recipe = load_recipe("digits-mimoconv-n4", ["data.crop=6", "model.image_size=6"])
+    spec = describe_inputs(recipe, make_train_batches(recipe, load_data(data)))
+    assert (spec.shape, spec.crop, spec.original) == ((1, 6, 6), 6, (8, 8))
+    assert spec.labels == tuple("0123456789")

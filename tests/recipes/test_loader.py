@@ -199,6 +199,12 @@ def test_a_value_that_is_no_yaml_gets_a_sentence(value):
     assert len(str(error.value)) < 500
 
 
+def test_a_number_that_no_float_can_hold_gets_a_sentence():
+    with pytest.raises(ValueError, match="^digits-mimoconv-n4: ") as error:
+        load_recipe("digits-mimoconv-n4", [f"train.mixup={'9' * 400}"])
+    assert len(str(error.value)) < 500
+
+
 @pytest.mark.parametrize("kind", ["[1]", "{}", "null", "7"])
 def test_a_kind_that_is_no_word_gets_a_sentence(kind):
     with pytest.raises(ValueError, match=r"model\.kind=.* is not known: choose from"):
@@ -218,3 +224,10 @@ def test_a_folder_with_an_emoji_is_found(tmp_path):
     settings = data_settings(folder, "mnist")
     assert load_recipe("mnist-mimoconv-n4", settings).data.dir == str(folder / "mnist")
     assert load_recipe("svhn-mimoconv-n4", data_settings(folder, "svhn")).data.dir == str(folder)
+
+
+def test_a_path_with_an_emoji_arrives_whole(tmp_path):
+    folder = tmp_path / "data 😀"
+    folder.mkdir()
+    recipe = load_recipe("mnist-mimoconv-n4", data_settings(folder, "mnist"))
+    assert recipe.data.dir == str(folder)

@@ -89,7 +89,7 @@ def test_grids_hold_all_streams(streams):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"dim": 0}, "dim=0 does not fit: pass a whole number from 1 to 65536"),
+        ({"dim": 0}, "dim=0 does not fit: pass an integer from 1 to 65536"),
         ({"num_streams": 5000}, "num_streams=5000 does not fit"),
         ({"items": 0}, "items=0 does not fit"),
         ({"tokens": -1}, "tokens=-1 does not fit"),

@@ -1,3 +1,5 @@
+from dataclasses import fields
+
 import pytest
 import yaml
 from jsonargparse import ArgumentParser
@@ -22,18 +24,23 @@ def test_every_mistake_is_named_at_once():
     ("setting", "message"),
     [
         ({"steps": 0}, "steps=0 must be an integer >= 1, or null"),
-        ({"lr": 0.1, "start_lr": 0.2}, "start_lr=0.2 must be a number above 0 and at most 0.1"),
+        ({"lr": 0.1, "start_lr": 0.2}, "start_lr=0.2 must be a number at most lr=0.1"),
         ({"warmup": 1.5}, "neither a fraction of the steps"),
         ({"modes": {1: 0.5, 4: 0.4}}, "shares that add up to 1"),
         ({"modes": {0: 1.0}}, "numbers of active streams"),
-        ({"fast_share": 1.1}, "at least 0 and at most 1"),
-        ({"solo": -0.1}, "solo=-0.1 must be a number at least 0 and at most 1"),
+        ({"fast_share": 1.1}, "must be a number >= 0 and <= 1"),
+        ({"solo": -0.1}, "solo=-0.1 must be a number >= 0 and <= 1"),
         ({"exact": 0.6, "solo": 0.5}, "add up to more than 1"),
         ({"label_smoothing": True}, "label_smoothing=True must be a number"),
         ({"betas": 0.9}, "betas=0.9 must be two numbers"),
-        ({"evaluate_modes": ()}, "must list numbers"),
+        ({"evaluate_modes": ()}, "must list integers >= 1"),
         ({"precision": "fp8"}, "choose from 32, bf16"),
-        ({"grad_filter": 1}, "grad_filter=1 must be a number above 1"),
+        ({"grad_filter": 1}, "grad_filter=1 must be a number > 1"),
+        ({"modes": 0.5}, "modes=0.5 must map numbers of active streams to shares"),
+        ({"evaluate_modes": 2}, "evaluate_modes=2 must list integers >= 1"),
+        ({"warmup": float("inf")}, "warmup=inf must be a number >= 0"),
+        ({"lr": float("nan")}, "lr=nan must be a number > 0"),
+        ({"keep": "first"}, "keep='first' is not known: choose from best, last"),
     ],
 )
 def test_nonsense_is_refused(setting, message):
@@ -55,3 +62,24 @@ def test_a_recipe_can_write_all_of_it():
     assert config.mode_shares(4) == {1: 0.25, 4: 0.75}
     assert config.momentum == (0.9, 0.8)
     assert config.total_steps(7) == 70000
+
+
+def test_a_setting_that_may_be_null_may_and_no_other():
+    nullable = {
+        *("steps", "modes", "teacher", "start_lr", "final_lr", "cross_decay", "grad_filter"),
+        *("grad_clip", "ema", "threads", "keep", "checkpoint_every", "evaluate_modes"),
+    }
+    for name in vars(TrainConfig()):
+        if name in nullable:
+            assert getattr(TrainConfig(**{name: None}), name) is None
+        elif "bool" not in str(TrainConfig.__dataclass_fields__[name].type) and name not in (
+            "accelerator",
+        ):
+            with pytest.raises(ValueError, match=f"{name}=None"):
+                TrainConfig(**{name: None})
+
+
+def test_every_setting_belongs_to_one_idea():
+    names = [field.name for part in TrainConfig.__bases__ for field in fields(part)]
+    assert sorted(names) == sorted(vars(TrainConfig()))
+    assert next(iter(vars(TrainConfig()))) == "epochs"

@@ -36,7 +36,7 @@ def test_one_step_is_a_step_on_the_tokens(tmp_path, accumulate):
     model, twin = tiny_datamux(dropout=0.0), tiny_datamux(dropout=0.0)
     result = train(model, TinySequences(), config, run_dir=tmp_path / "run")
     tokens, mask, _ = next(TinySequences().epoch(0))
-    logits = twin(tokens, mask=mask, retrieval=True)
+    logits = twin.retrieval_logits(tokens, mask=mask)
     loss = F.cross_entropy(logits[mask], tokens[mask])
     loss.backward()
     assert result.history[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
@@ -78,5 +78,5 @@ def test_models_that_cannot_and_shares_that_are_none_are_refused(tmp_path):
         train(
             tiny_former(), TinySequences(), sequence_config(retrieval=0.1), run_dir=tmp_path / "run"
         )
-    with pytest.raises(ValueError, match="retrieval=1.5 must be a number at least 0 and at most 1"):
+    with pytest.raises(ValueError, match="retrieval=1.5 must be a number >= 0 and <= 1"):
         TrainConfig(retrieval=1.5)

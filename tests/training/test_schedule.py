@@ -120,9 +120,11 @@ def test_warm_ups_take_the_first_shares_of_the_steps():
     config, model = sequence_config(exact=0.2, solo=0.3), tiny_former()
     plans = [plan_step(config, model, step, 10) for step in range(10)]
     assert [plan.warm_up for plan in plans] == ["exact"] * 2 + ["solo"] * 3 + [None] * 5
-    assert [plan.options for plan in plans[1:6:2]] == [{"exact": True}, {"solo": True}, {}]
     both = plan_step(sequence_config(solo=0.3, curriculum=0.5), model, 0, 10)
-    assert both.options == {"grid": (1, 1), "solo": True}
+    with both.warming_up(model):
+        assert (model.warm_up, model.smaller_grid) == ("solo", (1, 1))
+    with plans[9].warming_up(object()):  # the last steps ask nothing of a network
+        assert (model.warm_up, model.smaller_grid) == (None, None)
 
 
 def test_a_network_without_streams_has_one_mode():

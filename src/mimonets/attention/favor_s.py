@@ -11,9 +11,7 @@ from mimonets.attention.sums import (
     advance,
     attend,
     check_mask,
-    mask_pieces,
-    piece_size,
-    pieces,
+    check_tokens,
     reciprocal,
     without_autocast,
 )
@@ -50,11 +48,11 @@ def favor_s(
     * ``normalise="joint"`` stays in superposition over m:
       :math:`\bar S_i^{(n)} = S_i^{(n)} / \sum_m B_i^{(m,n)}`.
 
-    **Crosstalk.** Attention *weights* of a stream converge to its own, with an error of order
-    D^(-1/2). The *answer* of a stream keeps the values of the others, each multiplied by a random
-    sign per entry, so its distance to the exact answer does not shrink with D. What shrinks, again
-    as D^(-1/2), is what any fixed direction reads of them, such as a row of the linear layer that
-    follows.
+    **Crosstalk.** The attention *weights* of a stream approach those it would have alone, with an
+    error of order D^(-1/2). Its *answer* contains the values of the other streams too, each with a
+    random sign per entry: its distance to the exact answer does not shrink with D. But the inner
+    product of those values with any fixed vector, such as a row of the next linear layer, shrinks
+    as D^(-1/2).
 
     **Damping.** The norm of a bundle grows with the number of its streams, and that of the noise in
     <q, k> with it. By default the bundled q and k are each multiplied by (M N)^(-1/2), M x N the
@@ -82,33 +80,81 @@ def favor_s(
         (g, m, n, h, t, d) for ``"stream"``, (g, n, h, t, d) for ``"joint"``.
     """
     stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
-    tokens, rows = q.shape[4], q.shape[0] * q.shape[3] * max(q.shape[1], q.shape[2])
-    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None, q.device)
-    masks = mask_pieces(mask, size, tokens)
+    check_tokens(q, chunk_size)
     with without_autocast(v):
         keys, damped = _binding_keys(stream_keys, v, damping)
         mixture, normaliser = attend(
-            (
-                _bundle(piece, damped, real, axis=0)
-                for piece, real in zip(pieces(q, size), masks, strict=True)
-            ),
-            (
-                (
-                    _bundle(k_piece, damped, real, axis=1),
-                    _bundle(v_piece, keys, real, axis=1),
-                    _weights(real),
-                )
-                for k_piece, v_piece, real in zip(
-                    pieces(k, size), pieces(v, size), masks, strict=True
-                )
-            ),
+            bundle(q, damped, mask, over="m"),
+            bundle(k, damped, mask, over="n"),
+            bundle(v, keys, mask, over="n"),
             feature_map,
+            mask=_weights(mask),
             joint=normalise == "joint",
-            causal=causal,
+            chunk_size=chunk_size if causal else None,
         )
-        return _separate(mixture, normaliser, stream_keys, mask, normalise, feature_map.ceiling).to(
-            v.dtype
+        inverse = reciprocal(normaliser, mixture, feature_map.ceiling)
+        if normalise == "joint":
+            return _normalise(mixture, inverse, mask).to(v.dtype)
+        return separate(mixture, inverse, keys, mask).to(v.dtype)
+
+
+def favor_s_bundled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    damping: bool = True,
+    chunk_size: int = 32,
+) -> Tensor:
+    r"""Attend in superposition, with bundles that were made before the projections.
+
+    .. math::
+        \bar S_i^{(n)} = \frac{\bigl[\sum_j \sum_u v_j^{(u)} \phi(k_j^{(u)})^T\bigr] \,
+            \phi(q_i^{(n)})}{\sum_m \sum_j \phi(k_j^{(m)})^T \phi(q_i^{(n)})}
+
+    This is :func:`favor_s` with ``normalise="joint"``, minus the binding: q arrives bundled over
+    m, k and v over n, and padded tokens are expected to be in no bundle. Beyond the paper.
+
+    Args:
+        q: (g, n, h, t, d).
+        k: (g, m, h, t, d).
+        v: (g, m, h, t, d).
+        feature_map: phi.
+        mask: (g, m, n, t), True = real token; weighs the normaliser and silences empty places.
+        causal: Sum over j <= i only.
+        damping: Whether to multiply q and k by (M N)^(-1/2), as :func:`favor_s` does.
+        chunk_size: Tokens that causal attention compares directly.
+
+    Returns:
+        (g, n, h, t, d), superposed over m.
+    """
+    m, n = k.shape[1], q.shape[1]
+    if q.ndim != 5 or k.shape != v.shape or q.shape[2:] != k.shape[2:] or q.shape[0] != k.shape[0]:
+        raise ValueError(
+            f"Bundled q is (groups, n, heads, tokens, head size), k and v the same with m in place "
+            f"of n, and they came as {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
         )
+    check_mask(mask, (q.shape[0], m, n, q.shape[3]), "(groups, m, n, tokens)")
+    check_tokens(q, chunk_size)
+    with without_autocast(v):
+        scale = (m * n) ** -0.5 if damping else 1.0
+        q, k, v_heads = (x.to(accumulation_dtype(v)).transpose(1, 2) for x in (q, k, v))
+        if mask is not None:  # nothing is mixed from places where all streams are padded
+            v_heads = v_heads * mask.any(dim=2)[:, None, :, :, None]
+        mixture, normaliser = attend(
+            q * scale,
+            k * scale,
+            v_heads,
+            feature_map,
+            mask=_weights(mask),
+            joint=True,
+            chunk_size=chunk_size if causal else None,
+        )
+        inverse = reciprocal(normaliser, mixture, feature_map.ceiling)
+        return _normalise(mixture, inverse, mask).to(v.dtype)
 
 
 def favor_s_step(
@@ -136,16 +182,19 @@ def favor_s_step(
     with without_autocast(v):
         keys, damped = _binding_keys(stream_keys, v, damping)
         mixture, normaliser, after = advance(
-            _bundle(q, damped, mask, axis=0),
-            _bundle(k, damped, mask, axis=1),
-            _bundle(v, keys, mask, axis=1),
+            bundle(q, damped, mask, over="m"),
+            bundle(k, damped, mask, over="n"),
+            bundle(v, keys, mask, over="n"),
             feature_map,
             state,
             mask=_weights(mask),
             joint=normalise == "joint",
         )
-        answers = _separate(mixture, normaliser, stream_keys, mask, normalise, feature_map.ceiling)
-        return answers.to(v.dtype), after
+        assert after is not None
+        inverse = reciprocal(normaliser, mixture, feature_map.ceiling)
+        if normalise == "joint":
+            return _normalise(mixture, inverse, mask).to(v.dtype), after
+        return separate(mixture, inverse, keys, mask).to(v.dtype), after
 
 
 def _binding_keys(stream_keys: Tensor, v: Tensor, damping: bool) -> tuple[Tensor, Tensor]:
@@ -154,12 +203,15 @@ def _binding_keys(stream_keys: Tensor, v: Tensor, damping: bool) -> tuple[Tensor
     return keys, keys * (keys.shape[0] * keys.shape[1]) ** -0.5 if damping else keys
 
 
-def _bundle(x: Tensor, keys: Tensor, mask: Tensor | None, axis: int) -> Tensor:
-    """Bind every stream and add them up, over m (0) or n (1): gives (g, h, n or m, t, d)."""
+def bundle(x: Tensor, keys: Tensor, mask: Tensor | None, over: Literal["m", "n"]) -> Tensor:
+    """Bind the real tokens of every stream and add them up: (g, m, n, h, t, d) -> (g, h, .., t, d).
+
+    One stream at a time: the product of all of them would be as large as x again. The sum may be
+    updated in place, since no gradient needs its earlier values.
+    """
+    axis = 0 if over == "m" else 1
     if mask is not None:
         x = x.masked_fill(~mask[:, :, :, None, :, None], 0.0)
-    # One stream at a time: the product of all of them would be as large as x again. The sum may be
-    # updated in place, since no gradient needs its earlier values.
     (first, first_key), *others = zip(x.unbind(axis + 1), keys.unbind(axis), strict=True)
     total = first * first_key
     for stream, key in others:
@@ -167,29 +219,25 @@ def _bundle(x: Tensor, keys: Tensor, mask: Tensor | None, axis: int) -> Tensor:
     return total.transpose(1, 2)
 
 
-def _weights(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.unsqueeze(1)  # g 1 m n t
-
-
-def _separate(
-    mixture: Tensor,
-    normaliser: Tensor,
-    stream_keys: Tensor,
-    mask: Tensor | None,
-    normalise: Normalise,
-    ceiling: float,
-) -> Tensor:
-    """Normalise and, for single streams, unbind. mixture: (g, h, n, t, d)."""
-    inverse = reciprocal(normaliser, mixture, ceiling).permute(0, 2, 3, 1, 4)  # g m n h t
-    mixture = mixture.transpose(1, 2)  # g n h t d
-    if normalise == "joint":
-        if mask is not None:  # nothing to say where all m are padded
-            inverse = inverse * mask.any(dim=1, keepdim=True).unsqueeze(3)
-        return mixture * inverse.squeeze(1).unsqueeze(-1)
+def separate(mixture: Tensor, inverse: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    """Normalise and unbind every stream: mixture (g, h, n, t, d), inverse (g, h, m, n, t)."""
+    inverse = inverse.permute(0, 2, 3, 1, 4)  # g m n h t
     if mask is not None:
         inverse = inverse * mask.unsqueeze(3)
-    unbound = mixture.unsqueeze(1) * stream_keys.to(mixture.dtype).unsqueeze(-2)
+    unbound = mixture.transpose(1, 2).unsqueeze(1) * keys
     return unbound.mul_(inverse.unsqueeze(-1))
+
+
+def _normalise(mixture: Tensor, inverse: Tensor, mask: Tensor | None) -> Tensor:
+    """Normalise jointly over m: (g, h, n, t, d) -> (g, n, h, t, d), zero if all m are padded."""
+    inverse = inverse.squeeze(2)  # g h n t
+    if mask is not None:
+        inverse = inverse * mask.any(dim=1).unsqueeze(1)
+    return (mixture * inverse.unsqueeze(-1)).transpose(1, 2)
+
+
+def _weights(mask: Tensor | None) -> Tensor | None:
+    return None if mask is None else mask.unsqueeze(1)  # g 1 m n t
 
 
 def check_streams(

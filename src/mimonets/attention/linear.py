@@ -12,9 +12,7 @@ from mimonets.attention.sums import (
     advance,
     attend,
     check_mask,
-    mask_pieces,
-    piece_size,
-    pieces,
+    check_tokens,
     reciprocal,
     without_autocast,
 )
@@ -50,28 +48,23 @@ def linear_attention(
         mask: (b, t), True = real token.
         causal: Sum over j <= i only.
         chunk_size: Tokens that causal attention compares directly, before it falls back on A and
-            C. With :class:`SoftmaxFeatures` they also share a scale: a token whose weights are all
-            e^87 times smaller than those of later tokens of its chunk gets zeros.
+            C. With :class:`SoftmaxFeatures` they also share a scale: if all weights of a token are
+            e^87 times smaller than those of later tokens of its chunk, its answer is zero.
 
     Returns:
         (b, h, t, d), like v.
     """
     _check(q, k, v, mask)
-    tokens, rows = q.shape[2], q.shape[0] * q.shape[1]
-    size = piece_size(tokens, rows, feature_map, chunk_size if causal else None, q.device)
-    masks = mask_pieces(mask, size, tokens)
+    check_tokens(q, chunk_size)
     with without_autocast(v):
         mixture, normaliser = attend(
-            (_as_grid(*piece) for piece in zip(pieces(q, size), masks, strict=True)),
-            (
-                (_as_grid(k_piece, real), _as_grid(v_piece, real), _weights(real))
-                for k_piece, v_piece, real in zip(
-                    pieces(k, size), pieces(v, size), masks, strict=True
-                )
-            ),
+            _as_grid(q, mask),
+            _as_grid(k, mask),
+            _as_grid(v, mask),
             feature_map,
+            mask=_weights(mask),
             joint=True,
-            causal=causal,
+            chunk_size=chunk_size if causal else None,
         )
         return _normalise(mixture, normaliser, mask, feature_map.ceiling).to(v.dtype)
 
@@ -105,6 +98,7 @@ def linear_attention_step(
             mask=_weights(mask),
             joint=True,
         )
+        assert after is not None
         return _normalise(mixture, normaliser, mask, feature_map.ceiling).to(v.dtype), after
 
 

@@ -4,8 +4,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from mimonets.attention.bundled import favor_s_bundled
-from mimonets.attention.favor_s import Normalise, favor_s
+from mimonets.attention.favor_s import Normalise, favor_s, favor_s_bundled
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.linear import linear_attention
 from mimonets.attention.softmax import softmax_attention
@@ -23,7 +22,7 @@ class Attention(Protocol):
 
 
 class FeatureAttention(Attention, Protocol):
-    """An attention through features, which warm-ups ask to do its work in simpler ways."""
+    """An attention through features that can also run in the simpler ways of the warm-ups."""
 
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Attend with a softmax, in every stream as if the others were empty."""
@@ -68,7 +67,7 @@ class LinearAttention(nn.Module):
             chunk_size=self.chunk_size,
         )
 
-    solo = forward  # there is one stream, and nobody else in it
+    solo = forward  # there is only one stream
 
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with the softmax that the features approximate."""

@@ -73,9 +73,9 @@ def exact_solo(
 ) -> Tensor:
     r"""Attend in every stream of the grid alone, with a softmax: :func:`softmax_attention`.
 
-    Binding is missing because nothing notices it: signs leave <q, k> as it is and are undone in the
-    answer. Without damping, :func:`favor_solo` with :class:`SoftmaxFeatures` tends to this as their
-    number grows. There is none here: a Transformer with these weights gives the same answers.
+    No binding: the same +-1 key on q and k cancels in their dot product, and that of v is undone in
+    the answer. No damping either: a Transformer with these weights gives the same answers. Without
+    damping, :func:`favor_solo` with many :class:`SoftmaxFeatures` comes near to this.
 
     Args:
         q: (g, m, n, h, t, d).

@@ -1,11 +1,10 @@
 """The sums of linear attention, of one stream or of a grid of them. Appendices C.1 and C.3.
 
-Everything that linear attention needs to know of its keys and values is in two sums: the value-key
-matrix A and the vector C of the normaliser. Here they are built, carried from chunk to chunk, and
-read with queries. Plain linear attention is the case m = n = 1.
+Linear attention needs two sums over keys and values: the matrix A of values times keys, and the
+vector C of the normaliser. This file builds them, carries them from chunk to chunk, and multiplies
+them with queries. Plain linear attention is the case m = n = 1.
 """
 
-from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -28,12 +27,14 @@ class AttentionState(NamedTuple):
 
 
 def attend(
-    q: Iterable[Tensor],
-    kv: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     feature_map: FeatureMap,
     *,
+    mask: Tensor | None,
     joint: bool,
-    causal: bool,
+    chunk_size: int | None,
 ) -> tuple[Tensor, Tensor]:
     r"""Mix the values of all m, and give the normaliser of each (m, n) beside it.
 
@@ -43,38 +44,41 @@ def attend(
         B_i^{(m,n)} = C^{(m,n)} \phi(q_i^{(n)}), \quad
         C^{(m,n)} = \sum_j w_j^{(m,n)} \phi(k_j^{(m)})^T
 
-    Causal sums run over :math:`j \le i`. They go chunk by chunk: scores within a chunk, A and C
-    for what lies before it. Memory grows with the number of tokens, not with tokens x r x d.
-
-    The tokens come in :func:`pieces`, and nothing is prepared for one before its turn.
-
     Args:
-        q: Queries, (..., n, t, d) each.
-        kv: Keys, (..., m, s, d) each, their values, zero where they are padded, and the mask that
-            gives the weights w, (..., m, n, s): True = real token; None if all are.
+        q: (..., n, t, d).
+        k: (..., m, t, d).
+        v: (..., m, t, d), zero where tokens are padded.
         feature_map: phi.
+        mask: The weights w, (..., m, n, t): True = real token; None if all are.
         joint: Sum the normaliser over m, which is cheaper than doing so afterwards.
-        causal: Sum over j <= i only.
+        chunk_size: For causal attention, which sums over :math:`j \le i`: how many tokens compare
+            their scores directly; A and C hold what lies before them. Memory grows with the number
+            of tokens, not with tokens x r x d. None to attend to all tokens.
 
     Returns:
         S, (..., n, t, d), and B, (..., m, n, t); of size 1 along m if joint. Both carry the same
         factor per query, which only their ratio is free of.
     """
+    size = chunk_size or cache_size(q, k, feature_map)
     state, parts = None, []
-    if causal:
-        remember: Callable[[], AttentionState] | None = None
-        for queries, (k, v, mask) in zip(q, kv, strict=True):
-            if remember is not None:  # not for the last chunk, whose sums nobody reads
-                state = remember()
-            mixture, normaliser, remember = _advance(queries, k, v, feature_map, state, mask, joint)
-            parts.append((mixture, normaliser))
-    else:
-        for k, v, mask in kv:
-            state = _absorb(k, v, feature_map, state, mask, joint)
+    queries, keys, values = (split_tokens(x, size) for x in (q, k, v))
+    masks = [None] * len(keys) if mask is None else split_tokens(mask, size, dim=-1)
+    if chunk_size is None:
+        for key, value, real in zip(keys, values, masks, strict=True):
+            state = _absorb(key, value, feature_map, state, real, joint)
         assert state is not None
-        columns, size = _columns(state), state.context.shape[-1]
-        for queries in q:
-            parts.append(_read(feature_map.queries(queries, state.peak), columns, size))
+        columns = _columns(state)
+        for query in queries:
+            phi_q = feature_map.queries(query, state.peak)
+            parts.append(_read(phi_q, columns, v.shape[-1]))
+    else:
+        chunks = list(zip(queries, keys, values, masks, strict=True))
+        for place, (query, key, value, real) in enumerate(chunks):
+            last = place == len(chunks) - 1  # no later chunk needs its sums
+            mixture, normaliser, state = advance(
+                query, key, value, feature_map, state, mask=real, joint=joint, last=last
+            )
+            parts.append((mixture, normaliser))
     mixtures, normalisers = zip(*parts, strict=True)
     return torch.cat(mixtures, dim=-2), torch.cat(normalisers, dim=-1)
 
@@ -88,13 +92,23 @@ def advance(
     *,
     mask: Tensor | None,
     joint: bool,
-) -> tuple[Tensor, Tensor, AttentionState]:
+    last: bool = False,
+) -> tuple[Tensor, Tensor, AttentionState | None]:
     """Attend to the tokens of ``state`` and, causally, to these; give the state that knows both.
 
-    Shapes are those that :func:`attend` names.
+    Shapes are those that :func:`attend` names. After the ``last`` tokens there is no state.
     """
-    mixture, normaliser, remember = _advance(q, k, v, feature_map, state, mask, joint)
-    return mixture, normaliser, remember()
+    phi_k, peak = _key_features(k, feature_map, state, mask)
+    phi_q = feature_map.queries(q, peak)
+    mixture, normaliser = _within(phi_q, phi_k, v, mask, joint)
+    if state is not None:
+        state = _rescale(state, peak)
+        mixture_before, normaliser_before = _read(phi_q, _columns(state), v.shape[-1])
+        mixture, normaliser = mixture + mixture_before, normaliser + normaliser_before
+    if last:
+        return mixture, normaliser, None
+    added = _sums(phi_k, v, mask, joint, peak)
+    return mixture, normaliser, added if state is None else _add(state, added)
 
 
 def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
@@ -117,7 +131,8 @@ def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
     limits = torch.finfo(normaliser.dtype)
     scale = normaliser.detach()
     together = scale.sum(dim=-3, keepdim=True)
-    largest = torch.maximum(together, mixture.detach().abs().amax(dim=-1).unsqueeze(-3))
+    size = torch.maximum(mixture.detach().amax(dim=-1), -mixture.detach().amin(dim=-1))  # ... n t
+    largest = torch.maximum(together, size.unsqueeze(-3))
     lowest = largest.sqrt() * (ceiling * 2.0**44 / limits.max) ** 0.5
     empty = scale <= torch.maximum(limits.eps**2 * together, lowest)
     scale = scale.masked_fill(empty, 1.0).reciprocal()
@@ -127,38 +142,29 @@ def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
     return inverse.masked_fill(empty, 0.0)
 
 
-def piece_size(
-    tokens: int, rows: int, feature_map: FeatureMap, chunk_size: int | None, device: torch.device
-) -> int | None:
-    """How many tokens to work on at once; None for all of them.
+def cache_size(q: Tensor, k: Tensor, feature_map: FeatureMap) -> int | None:
+    """How many tokens to work on at once where their order does not matter; None for all of them.
 
-    Causal attention works on ``chunk_size`` tokens. Elsewhere the size changes only the speed: on a
-    CPU, features of that many ``rows`` per token should fit the cache. A GPU, and compiled code,
-    work on all tokens at once.
+    This changes only the speed: on a CPU, features of that many tokens should fit the cache. A GPU,
+    and compiled code, work on all tokens at once.
     """
-    if tokens == 0:
-        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
-    if chunk_size is None:
-        if device.type != "cpu" or torch.compiler.is_compiling():
-            return None
-        return max(64, BLOCK // (rows * feature_map.num_features))
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
-    return chunk_size
+    if q.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    rows = max(q[..., 0, 0].numel(), k[..., 0, 0].numel())  # of features per token
+    return max(64, BLOCK // (rows * feature_map.num_features))
 
 
-def pieces(x: Tensor, size: int | None, dim: int = -2) -> tuple[Tensor, ...]:
-    """Cut the tokens of x into pieces; the gradient puts them together in one go."""
+def split_tokens(x: Tensor, size: int | None, dim: int = -2) -> tuple[Tensor, ...]:
+    """Cut the tokens of x into pieces of this size; the gradient puts them together in one go."""
     return (x,) if size is None else torch.split(x, size, dim=dim)
 
 
-def mask_pieces(
-    mask: Tensor | None, size: int | None, tokens: int
-) -> tuple[Tensor, ...] | tuple[None, ...]:
-    """Cut a mask, (..., t), alike; no mask for any piece if there is none."""
-    if mask is not None:
-        return pieces(mask, size, dim=-1)
-    return (None,) if size is None else (None,) * -(-tokens // size)
+def check_tokens(q: Tensor, chunk_size: int) -> None:
+    """Refuse to attend to nothing, and chunks of nothing."""
+    if q.shape[-2] == 0:
+        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
 
 
 def accumulation_dtype(x: Tensor) -> torch.dtype:
@@ -185,30 +191,6 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
         )
     if tuple(mask.shape) != shape:
         raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
-
-
-def _advance(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    feature_map: FeatureMap,
-    state: AttentionState | None,
-    mask: Tensor | None,
-    joint: bool,
-) -> tuple[Tensor, Tensor, Callable[[], AttentionState]]:
-    """Do the work of :func:`advance`; the new state is made only if it is called for."""
-    phi_k, peak = _key_features(k, feature_map, state, mask)
-    phi_q = feature_map.queries(q, peak)
-    mixture, normaliser = _within(phi_q, phi_k, v, mask, joint)
-    if state is None:
-        return mixture, normaliser, lambda: _sums(phi_k, v, mask, joint, peak)
-    before = _rescale(state, peak)
-    mixture_before, normaliser_before = _read(phi_q, _columns(before), v.shape[-1])
-    return (
-        mixture + mixture_before,
-        normaliser + normaliser_before,
-        lambda: _add(before, _sums(phi_k, v, mask, joint, peak)),
-    )
 
 
 def _absorb(
@@ -267,7 +249,7 @@ def _read(phi_q: Tensor, columns: Tensor, size: int) -> tuple[Tensor, Tensor]:
 def _within(
     phi_q: Tensor, phi_k: Tensor, v: Tensor, mask: Tensor | None, joint: bool
 ) -> tuple[Tensor, Tensor]:
-    """Attend causally among the tokens of one chunk, through its scores."""
+    """Attend causally among the tokens of one chunk, with a score for every pair of them."""
     n, t, m = phi_q.shape[-3], phi_q.shape[-2], phi_k.shape[-3]
     scores = phi_q.flatten(-3, -2) @ phi_k.flatten(-3, -2).mT  # ... (n t) (m s)
     past = torch.ones(t, t, dtype=scores.dtype, device=v.device).tril_().unsqueeze(-2)

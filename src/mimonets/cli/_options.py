@@ -71,21 +71,6 @@ def fraction(text: str) -> float:
     return value
 
 
-def check_device(name: str) -> str:
-    """Refuse a device that PyTorch does not know or this machine does not have."""
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        found = [kind for kind in ("cuda", "mps", "xpu") if getattr(torch, kind).is_available()]
-        raise ValueError(
-            f"There is no device {name!r} here: choose from {', '.join(['cpu', *found])}."
-        ) from None
-    return name
-
-
 def check_can_write(path: str) -> None:
     """Make the folder of a file to be written later; raises OSError if there can be none."""
     place = Path(path)

@@ -8,7 +8,7 @@ from typing import Any
 from mimonets._figure import need_matplotlib
 from mimonets._files import write_text
 from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import add_json, add_model, check_can_write, check_device, positive
+from mimonets.cli._options import add_json, add_model, check_can_write, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -40,6 +40,13 @@ def add_parser(subparsers: Any) -> None:
         action="store_false",
         help="hand freed memory back to the system after every pass, as PyTorch does by itself",
     )
+    parser.add_argument(
+        "--engines",
+        type=lambda text: text.split(","),
+        metavar="eager,openvino-int8",
+        help="race these engines instead: eager, compiled, onnxruntime, openvino, openvino-bf16, "
+        "onnxruntime-int8, openvino-int8; with memory, and the share of the best matrix products",
+    )
     parser.add_argument("--device", default="cpu", help="such as cpu or cuda (%(default)s)")
     parser.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
     parser.add_argument("--plot", metavar="FILE", help="also draw a plot, such as speed.png")
@@ -48,6 +55,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Time every mode and what one would run instead."""
+    from mimonets._device import choose_device
     from mimonets.evaluation import BenchSettings
     from mimonets.recipes import model_config
 
@@ -58,7 +66,7 @@ def run(args: Namespace) -> None:
         threads=args.threads,
         dtype=args.dtype,
         memory_format="channels_last" if args.channels_last else "contiguous_format",
-        device=check_device(args.device),
+        device=str(choose_device(args.device)),
         compile=args.compile,
         keep_memory=args.keep_memory,
     )
@@ -67,6 +75,9 @@ def run(args: Namespace) -> None:
         check_can_write(path)
     if args.plot:
         need_matplotlib()
+    if args.engines:
+        _race_engines(args, configs, settings)
+        return
     result, record = _time(args.models, configs, args.active_streams, settings)
     if args.out:
         write_text(Path(args.out), json.dumps(record, indent=2) + "\n")
@@ -84,6 +95,39 @@ def run(args: Namespace) -> None:
         path = plot_bench(result, args.plot)
         if not args.json:
             print(f"Plot: {path}")
+
+
+def _race_engines(args: Namespace, configs: list[Any], settings: Any) -> None:
+    """Export to a temporary folder, race the engines and print a table."""
+    import tempfile
+
+    from mimonets.evaluation.engines import bench_engines, engines_table, memory_lines
+    from mimonets.evaluation.provenance import environment
+    from mimonets.inference import cpu_features
+
+    if len(configs) != 1:
+        raise ValueError(f"--engines races one network, and {len(configs)} were given.")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        progress("timing", settings.warmup + settings.rounds) as advance,
+    ):
+        record = bench_engines(
+            configs[0],
+            args.engines,
+            Path(folder),
+            args.active_streams,
+            settings,
+            after_round=advance,
+        )
+    record["environment"] = {**environment(), "features": cpu_features()}
+    if args.out:
+        write_text(Path(args.out), json.dumps(record, indent=2) + "\n")
+    if args.json:
+        print_json(record)
+        return
+    make_console().print(engines_table(record))
+    for line in memory_lines(record):
+        print(line)
 
 
 def _time(

@@ -12,7 +12,9 @@ from mimonets.cli import (
     cost,
     demo,
     evaluate,
+    export,
     load,
+    predict,
     recipes,
     reproduce,
     serve,
@@ -27,6 +29,10 @@ examples:
   mimonets bench mnist-mimoconv-n16                inputs per second in every mode
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
+<<<<<<< HEAD
+  mimonets predict runs/mnist-mimoconv-n4 a.png    what the image shows, with probabilities
+=======
+  mimonets export runs/mnist-mimoconv-n4 --out out    for ONNX Runtime and OpenVINO
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
@@ -37,6 +43,8 @@ COMMANDS = (
     recipes,
     train,
     evaluate,
+    predict,
+    export,
     cost,
     bench,
     bounds,
@@ -57,10 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.run(args)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:
+        if error.name not in ("rich", "yaml", "jsonargparse"):
+            raise
+        print(
+            f"mimonets {args.command}: error: this needs {error.name}: pip install "
+            f"'mimonets[cli]', or pip install -e '.[cli]' in a clone.",
+            file=sys.stderr,
+        )
+        return 2
     except (ValueError, OSError) as error:
         print(f"mimonets {args.command}: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stop:  # training says what it saved and how to go on
+    except KeyboardInterrupt as stop:  # training says what it saved and how to resume
         print(f"mimonets: stopped{f': {stop}' if str(stop) else ''}", file=sys.stderr)
         return 130
     return 0

@@ -77,10 +77,14 @@ def run(args: Namespace) -> None:
         console.print(seeds_table(recipe.name, _summarise_seeds(results)))
     else:
         for result in results:
-            loss, accuracy = result.training["loss"], result.training["accuracy"]
+            last = ", ".join(
+                f"{name} {value:.3f}"
+                for name, value in result.training.items()
+                if isinstance(value, int | float)
+            )
             print(
-                f"{recipe.name}: loss {loss:.3f} and accuracy {accuracy:.1%} on the training data "
-                f"in the last epoch. Nothing else was measured: there is no validation data."
+                f"{recipe.name}: {last or 'nothing was kept'} on the training data in the last "
+                f"epoch. Nothing else was measured: there is no validation data."
             )
     first = results[0]
     print(f"The model is in {first.model_dir}. Next: mimonets evaluate {quote(str(first.run_dir))}")

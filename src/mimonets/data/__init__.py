@@ -5,9 +5,10 @@ Knows no models. What is read or fetched stays as it was published; what is deri
 
 from mimonets.data.batches import ImageBatches, SequenceBatches, evaluation_batches
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.images.augment import AugmentConfig
 from mimonets.data.interface import IGNORED, Batches, from_loader
-from mimonets.data.registry import DATASETS, load_data
+from mimonets.data.registry import DATASETS, load_data, split_batches
 from mimonets.data.sets import ImageSet, SequenceSet, Splits
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "AugmentConfig",
     "Batches",
     "DataConfig",
+    "DataSet",
     "ImageBatches",
     "ImageSet",
     "SequenceBatches",
@@ -24,4 +26,5 @@ __all__ = [
     "evaluation_batches",
     "from_loader",
     "load_data",
+    "split_batches",
 ]

@@ -1,40 +1,30 @@
 """Every data set by its name, and the one function that loads any of them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mimonets.data.config import DataConfig
-from mimonets.data.images.augment import centre_crop
-from mimonets.data.images.cifar import load_cifar10, load_cifar100, load_grey_sequences
-from mimonets.data.images.digits import load_digits
-from mimonets.data.images.mnist import load_fashion_mnist, load_mnist
-from mimonets.data.images.own import load_folder, load_npz
-from mimonets.data.images.svhn import load_svhn
-from mimonets.data.sequences.listops import load_listops
-from mimonets.data.sequences.pathfinder import load_pathfinder
-from mimonets.data.sequences.recall import load_induction, load_recall
-from mimonets.data.sequences.text import load_retrieval, load_text
-from mimonets.data.sets import Splits, hold_out, take
+import torch
+from torch import Tensor
 
-DATASETS: dict[str, Callable[[DataConfig], Splits[Any]]] = {
-    "digits": load_digits,
-    "mnist": load_mnist,
-    "fashion-mnist": load_fashion_mnist,
-    "cifar10": load_cifar10,
-    "cifar100": load_cifar100,
-    "svhn": load_svhn,
-    "folder": load_folder,
-    "npz": load_npz,
-    "listops": load_listops,
-    "text": load_text,
-    "retrieval": load_retrieval,
-    "image": load_grey_sequences,
-    "pathfinder": load_pathfinder,
-    "recall": load_recall,
-    "induction": load_induction,
+from mimonets._inputs import InputSpec
+from mimonets.data.batches import ImageBatches, SequenceBatches, evaluation_batches
+from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
+from mimonets.data.images import cifar, digits, mnist, own, svhn
+from mimonets.data.images.augment import centre_crop, channel_statistics
+from mimonets.data.sequences import listops, pathfinder, recall, text
+from mimonets.data.sets import ImageSet, Splits, hold_out, take
+
+DATASETS: dict[str, DataSet] = {
+    record.name: record
+    for record in (
+        *(digits.DIGITS_8X8, mnist.MNIST, mnist.FASHION_MNIST),
+        *(cifar.CIFAR10, cifar.CIFAR100, svhn.SVHN),
+        *(own.FOLDER, own.NPZ),
+        *(listops.LISTOPS, text.TEXT, text.RETRIEVAL, cifar.IMAGE, pathfinder.PATHFINDER),
+        *(recall.RECALL, recall.INDUCTION),
+    )
 }
-HELD_OUT = {"mnist": 5_000}  # by default, as in the paper; others have their own split or none
 
 
 def load_data(config: DataConfig) -> Splits[Any]:
@@ -44,11 +34,11 @@ def load_data(config: DataConfig) -> Splits[Any]:
     >>> len(splits.train), splits.validation, splits.train.vocab_size
     (10, None, 20)
     """
-    splits = DATASETS[config.name](config)
+    record = DATASETS[config.name]
+    splits = record.load(config)
     train, validation, test = splits.train, splits.validation, splits.test
     if validation is None:
-        default = HELD_OUT.get(config.name, 0)
-        count = default if config.validation is None else config.validation
+        count = record.held_out if config.validation is None else config.validation
         if config.validation is None and count >= len(train):
             count = 0  # a cut of the data
         train, validation = hold_out(train, count, seed=config.seed)
@@ -61,6 +51,45 @@ def load_data(config: DataConfig) -> Splits[Any]:
             raise ValueError(f"{config.name}: there is no {name} item in {config.dir or 'it'}.")
         part = take(part, config.limit, seed=config.seed)
         if config.crop is not None:
-            part = replace(part, images=centre_crop(part.images, config.crop))
-        parts[i] = replace(part, name=f"{config.name} {name}")
+            cropped = centre_crop(part.images, config.crop)
+            part = replace(part, images=cropped, original=part.shape[1:])
+        class_names = part.class_names or record.class_names
+        parts[i] = replace(part, name=f"{config.name} {name}", class_names=class_names)
     return Splits(*parts)
+
+
+def split_batches(
+    config: DataConfig,
+    split: str = "test",
+    *,
+    spec: InputSpec | None = None,
+    device: str | torch.device = "cpu",
+) -> ImageBatches | SequenceBatches:
+    """Make batches to evaluate one split on, prepared as in training.
+
+    Args:
+        spec: of the model's inputs: its mean and deviation are used as they are. Without them
+            those of the training images are counted, or 0 and 255 without ``standardise``.
+
+    >>> sum(len(labels) for _, labels in split_batches(DataConfig(limit=20)))
+    20
+    """
+    splits = load_data(config)
+    data = getattr(splits, split)
+    if data is None:
+        raise ValueError(f"{config.name} has no {split} data: choose another split.")
+    statistics = None
+    if isinstance(data, ImageSet):
+        if spec is not None and spec.mean is not None and spec.deviation is not None:
+            statistics = torch.tensor(spec.mean), torch.tensor(spec.deviation)
+        else:
+            statistics = training_statistics(config, splits.train)
+    return evaluation_batches(data, statistics=statistics, device=device)
+
+
+def training_statistics(config: DataConfig, train: ImageSet) -> tuple[Tensor, Tensor]:
+    """Find what images are standardised with: mean and deviation of each channel, on 0..255."""
+    if config.standardise:
+        return channel_statistics(train.images)
+    channels = train.images.shape[1]
+    return torch.zeros(channels), torch.full((channels,), 255.0)

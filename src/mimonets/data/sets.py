@@ -27,6 +27,8 @@ class ImageSet:
     labels: Tensor
     num_classes: int
     name: str
+    class_names: tuple[str, ...] | None = None  # in the order of the labels
+    original: tuple[int, int] | None = None  # height and width before a crop
 
     def __post_init__(self) -> None:
         """Check that the parts fit each other."""
@@ -40,6 +42,7 @@ class ImageSet:
                 f"{self.name}: images of shape {tuple(self.images.shape)} hold no pixel."
             )
         _check_labels(self.name, self.labels, (len(self.images),), self.num_classes)
+        _check_names(self.name, self.class_names, self.num_classes)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -71,6 +74,7 @@ class SequenceSet:
     vocab_size: int
     num_classes: int
     name: str
+    class_names: tuple[str, ...] | None = None  # in the order of the labels
 
     def __post_init__(self) -> None:
         """Check that the parts fit each other."""
@@ -88,6 +92,7 @@ class SequenceSet:
         next_token = self.labels.ndim == 2
         labels = self.labels[self.labels != IGNORED] if next_token else self.labels
         _check_labels(self.name, labels, None if next_token else shape[:1], self.num_classes)
+        _check_names(self.name, self.class_names, self.num_classes)
         if next_token and self.labels.shape != self.tokens.shape:
             raise ValueError(
                 f"{self.name}: labels of shape {tuple(self.labels.shape)} do not name a next token "
@@ -169,3 +174,8 @@ def _check_labels(
             f"{name}: labels run from {int(labels.min())} to {int(labels.max())}, which does not "
             f"fit {num_classes} classes: they count from 0 to {num_classes - 1}."
         )
+
+
+def _check_names(name: str, class_names: tuple[str, ...] | None, num_classes: int) -> None:
+    if class_names is not None and len(class_names) != num_classes:
+        raise ValueError(f"{name}: {len(class_names)} names do not fit {num_classes} classes.")

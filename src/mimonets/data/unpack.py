@@ -142,6 +142,15 @@ def load_arrays(path: Path) -> Arrays:
             return {name: file[name] for name in file.files}
 
 
+def load_array(path: Path) -> np.ndarray[Any, Any]:
+    """Load the array of an .npy, after comparing its header with the size of the file."""
+    with reading(path), path.open("rb") as file:
+        _check_header(file, path.stat().st_size, str(path))
+        file.seek(0)
+        found: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
+        return found
+
+
 def _check_header(file: IO[bytes], size: int, where: str) -> None:
     version = np.lib.format.read_magic(file)
     if version == (1, 0):

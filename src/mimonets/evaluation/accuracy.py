@@ -105,8 +105,7 @@ def answers(model: Any, batches: Batches, mode: int) -> tuple[Tensor, Tensor]:
 
     Nothing is read back while it runs, so that a GPU is never waited for.
     """
-    held = next(chain(model.parameters(), model.buffers()), None)
-    device = torch.device("cpu") if held is None else held.device
+    device = device_of(model)
     logits, labels = [], []
     for *inputs, wanted in _whole_groups(batches, mode):
         x, *mask = (part.to(device, non_blocking=True) for part in inputs)
@@ -116,6 +115,12 @@ def answers(model: Any, batches: Batches, mode: int) -> tuple[Tensor, Tensor]:
         logits.append(found.float())
         labels.append(wanted)
     return torch.cat(logits), torch.cat(labels)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Say where a model is; a model without weights is on the CPU."""
+    held = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if held is None else held.device
 
 
 def _whole_groups(batches: Batches, mode: int) -> Iterator[tuple[Tensor, ...]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._memory import keep_freed_memory
+from mimonets.evaluation.macs import default_modes
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
 from mimonets.models import MultipleInput, alternatives_of, name_of
@@ -104,12 +105,12 @@ def bench(
     entries: dict[str, tuple[nn.Module, int, Any]] = {}
     others: dict[str, nn.Module] = {}
     for network in models if isinstance(models, list | tuple) else [models]:
-        model = _build(network, settings)
+        model = build(network, settings)
         for wanted in modes or default_modes(model.num_streams):
             mode = check_active_streams(wanted, model.num_streams)
             entries[f"{name_of(model)}, {mode} active"] = (model, mode, _described(model))
         for alternative in alternatives_of(model):
-            other = _build(alternative, settings)
+            other = build(alternative, settings)
             others.setdefault(name_of(other), other)
     own = {name: mode for name, (_, mode, _) in entries.items()}
     entries |= {name: (other, 1, _described(other)) for name, other in others.items()}
@@ -142,7 +143,7 @@ def bench(
     )
 
 
-def _build(network: Any, settings: BenchSettings) -> Any:
+def build(network: Any, settings: BenchSettings) -> Any:
     """Make the model of a config, or copy one, where and as it is to run."""
     if isinstance(network, nn.Module):
         if not isinstance(network, MultipleInput):
@@ -158,16 +159,6 @@ def _build(network: Any, settings: BenchSettings) -> Any:
 
 def _described(model: Any) -> Any:
     return getattr(model, "config", model)
-
-
-def default_modes(num_streams: int) -> list[int]:
-    """Choose the modes worth timing: all up to four streams, else those that spread evenly.
-
-    >>> default_modes(4), default_modes(16)
-    ([1, 2, 3, 4], [1, 2, 4, 8, 16])
-    """
-    every = range(1, num_streams + 1)
-    return [mode for mode in every if num_streams <= 4 or num_streams % mode == 0]
 
 
 def _place(thing: Any, settings: BenchSettings) -> Any:

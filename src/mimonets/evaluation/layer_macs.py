@@ -19,6 +19,7 @@ from mimonets.layers import (
     TiedConv2d,
 )
 from mimonets.models.baselines.datamux_former import GaussianMultiplexing
+from mimonets.models.baselines.geared import GearConv2d, GearLinear
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
 
 
@@ -75,6 +76,16 @@ def _(layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], output: Tensor) 
 @layer_macs.register
 def _(layer: TiedConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
     return Macs(output.numel() * layer.lanes * layer.own[0].numel())  # dense over all lanes
+
+
+@layer_macs.register
+def _(layer: GearConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(output.numel() * inputs[0].shape[1] * layer.weight[0, 0].numel())
+
+
+@layer_macs.register
+def _(layer: GearLinear, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(output.numel() * inputs[0].shape[1])
 
 
 @layer_macs.register

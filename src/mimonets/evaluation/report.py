@@ -141,7 +141,7 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
     one_stream = _one_stream(result)
     if one_stream is not None:
         ideal = [result.timing(one_stream).inputs_per_second * mode for mode in ticks]
-        axes.plot(ticks, ideal, color="tab:orange", alpha=0.6, label="ideal: N times one stream")
+        axes.plot(ticks, ideal, color="0.75", label="ideal: N times one stream")
     for model in dict.fromkeys(name.rpartition(", ")[0] for name in result.modes):
         points = sorted(
             (mode, result.timing(name))
@@ -157,8 +157,9 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
     axes.set_xlabel("active streams (different inputs per pass)")
     axes.set_ylabel("inputs per second")
     axes.set_ylim(bottom=0)
-    axes.set_title("One set of weights, many speeds")
-    axes.legend(frameon=False)
+    several = len({name.rpartition(", ")[0] for name in result.modes}) > 1
+    axes.set_title("Inputs per second" if several else "One set of weights, many speeds")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)  # never over a line
     axes.grid(alpha=0.3)
     return save_figure(figure, path)
 

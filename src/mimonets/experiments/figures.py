@@ -7,6 +7,7 @@ from typing import Any
 from mimonets._figure import new_axes, save_figure
 from mimonets.experiments.experiment import Record
 
+BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
 PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
 
 
@@ -35,6 +36,7 @@ def draw_against_macs(record: Record, path: Path) -> Path:
             textcoords="offset points",
             fontsize=7,
             color="dimgray",
+            bbox=BEHIND_TEXT,
         )
     axes.set_xscale("log", base=2)
     ticks = [8, 16, 32, 64]
@@ -64,8 +66,9 @@ def draw_bars(record: Record, path: Path) -> Path:
     axes.set_yticks(places, [row["what"] for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 103)
-    axes.set_xlabel("test accuracy, % (cross: the paper's)")
-    axes.set_title(record["title"], fontsize=10)
+    crosses = " (cross: the paper's)" if any("paper" in row for row in rows) else ""
+    axes.set_xlabel(f"test accuracy, %{crosses}")
+    axes.figure.suptitle(record["title"], fontsize=10)  # over names and bars: it has room there
     axes.grid(axis="x", alpha=0.3)
     return save_figure(figure, path)
 
@@ -99,7 +102,7 @@ def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float 
             ha="right",
             va="center",
             fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            bbox=BEHIND_TEXT,
         )
 
 
@@ -119,7 +122,7 @@ def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _finish(axes: Any, record: Record) -> None:
     axes.set_ylabel("test accuracy, %")
-    axes.set_title(record["title"], fontsize=10)
+    axes.figure.suptitle(record["title"], fontsize=10)
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)

@@ -181,7 +181,7 @@ def _check(where: str, content: object, known: Keys, needed: tuple[str, ...] = (
     problems = [
         f"unknown key {key!r}{did_you_mean(str(key), known)}" for key in content if key not in known
     ]
-    problems += [f"{key!r} is missing" for key in needed if key not in content]
+    problems += [f"{key!r} is missing" for key in needed if content.get(key) in (None, "")]
     problems += [
         f"{key!r} must be of type {' or '.join(one.__name__ for one in _types(known[key]))}, not "
         f"{shorten(repr(value), 40)}"

@@ -19,6 +19,7 @@ from mimonets.inference.other_formats import write_openvino, write_pt2
 from mimonets.inference.torch_runtime import relative_difference
 from mimonets.inference.trace import SharedWeights, to_onnx, trace
 
+LENGTH = 128  # tokens of the random sequences to compare on; every length runs the same graph
 Batch = tuple[Any, ...]  # (images, labels) or (tokens, mask, labels)
 
 
@@ -37,9 +38,12 @@ class Exporter:
         self.model, self.folder, self.tolerance, self.tell = model, folder, tolerance, tell
         self.manifest = replace(manifest, versions=_versions(), cpu=cpu_features())
         self.reference = Engine(model, "torch")
+        self.reference.manifest = manifest  # with the modes that are exported, and no others
         count = 3 * manifest.num_streams + 1
         draw: Any = model.example_inputs
         example = draw(count) if inputs is None else torch.as_tensor(inputs)
+        if inputs is None and manifest.takes_mask:
+            example = example[..., :LENGTH]
         self.example: Tensor = example[torch.arange(count) % len(example)]  # as often as needed
 
     def write(self, formats: Sequence[str], *, onnx: bool) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._config import did_you_mean
+from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
 from mimonets.inference.exporter import Batch, Exporter
 from mimonets.inference.manifest import MANIFEST_FILE, Manifest, Mode
@@ -116,9 +117,7 @@ def _check_arguments(folder: Path, formats: Sequence[str], max_loss: float) -> N
         if find_spec(package) is None
     }
     if missing:
-        raise ValueError(
-            f"Exporting needs {', '.join(sorted(missing))}: pip install 'mimonets[export]'."
-        )
+        raise ValueError(f"Exporting needs {', '.join(sorted(missing))}: {install_line('export')}.")
 
 
 def _chosen_modes(manifest: Manifest, modes: Sequence[int] | None) -> tuple[Mode, ...]:
@@ -146,7 +145,7 @@ def _int8_runtimes(
     missing = [name for name in names if name not in there]
     if missing and (int8 is not True or not there):
         raise ValueError(
-            f"int8 for {', '.join(missing)} needs more: pip install 'mimonets[export]'."
+            f"int8 for {', '.join(missing)} needs more packages: {install_line('export')}."
         )
     if calibration is None or evaluation is None:
         raise ValueError(

@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.engine import Run
 from mimonets.inference.manifest import Manifest, check_files, find_graphs
+
+SMALL = 32 * 2**20  # bytes of weights up to which every mode may have a copy
 
 # These would bake a mode's own numbers into copies of the large weights, which all modes share.
 _FUSIONS_THAT_COPY = [
@@ -29,6 +32,9 @@ class OnnxRuntimeBackend:
         self.threads = threads
         _import_onnxruntime()
         check_files(folder, self.graphs.files)
+        # Copies of few weights cost nothing, and let ONNX Runtime fuse and lay out as it likes.
+        size = sum((folder / name).stat().st_size for name in self.graphs.files)
+        self.share_weights = not self.int8 and size > SMALL
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Make the session of one mode."""
@@ -50,7 +56,7 @@ class OnnxRuntimeBackend:
         # Waiting threads sleep: spinning ones steal time from whoever else works here.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         disabled = []
-        if not self.int8:
+        if self.share_weights:
             options.add_session_config_entry("session.disable_prepacking", "1")
             # The blocked layout of convolutions would be a copy of their weights per mode.
             options.graph_optimization_level = (
@@ -63,10 +69,4 @@ class OnnxRuntimeBackend:
 
 
 def _import_onnxruntime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ValueError(
-            "backend='onnxruntime' needs ONNX Runtime: pip install 'mimonets[onnxruntime]'."
-        ) from None
-    return onnxruntime
+    return need("onnxruntime", extra="onnxruntime", what="This backend")

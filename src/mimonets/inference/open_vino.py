@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.engine import Run
@@ -56,10 +57,4 @@ class OpenVinoBackend:
 
 def import_openvino() -> Any:
     """Import OpenVINO, or say how to install it."""
-    try:
-        import openvino
-    except ImportError:
-        raise ValueError(
-            "backend='openvino' needs OpenVINO: pip install 'mimonets[openvino]'."
-        ) from None
-    return openvino
+    return need("openvino", extra="openvino", what="This backend")

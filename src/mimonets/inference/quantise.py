@@ -4,9 +4,11 @@ Products of 8-bit numbers are added up in 16 bits on CPUs without VNNI, and satu
 get 7 bits. What is lost is measured; the layers that hurt most stay in float if that repairs it.
 """
 
+import io
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,10 +126,9 @@ class _OnnxWriter(_Writer):
         import onnx
         import onnx_ir as ir
         from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
-        from onnxruntime.quantization.shape_inference import quant_pre_process
 
         ready, plain = path.with_suffix(".ready"), path.with_suffix(".plain")
-        quant_pre_process(source, ready, skip_symbolic_shape=True)  # folds batch norm
+        _fold_batch_norm(source, ready)
         layers = {
             node.name: node.output[0]
             for node in onnx.load(ready).graph.node
@@ -160,6 +161,18 @@ class _OnnxWriter(_Writer):
         ready.unlink()
         plain.unlink()
         return skipped
+
+
+def _fold_batch_norm(source: Path, path: Path) -> None:
+    """Write a graph as one file, with what ONNX Runtime can compute beforehand done."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    whole = onnx.load(source).SerializeToString()
+    onnxruntime.InferenceSession(whole, options, providers=["CPUExecutionProvider"])
 
 
 def _outputs(path: Path, names: dict[str, str], feeds: Feeds) -> dict[str, Array]:
@@ -272,11 +285,9 @@ def _parts(batch: Any) -> tuple[Array, Any]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the quantisers' remarks and progress bars from the user."""
-    import warnings
-
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -117,9 +117,15 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
             f"answer forward(inputs, active_streams=...)."
         )
     config = getattr(model, "config", None)
+    example = model.example_inputs(1)
     spec = input_spec or getattr(model, "input_spec", None)
     if not isinstance(spec, InputSpec):
-        spec = _spec_of(model.example_inputs(1), getattr(config, "vocab_size", None))
+        spec = _spec_of(example, getattr(config, "vocab_size", None))
+    if tuple(example.shape[1:]) != spec.shape:
+        raise ValueError(
+            f"{name} takes inputs of {tuple(example.shape[1:])}, and its description says "
+            f"{spec.shape}: pass the input_spec that fits."
+        )
     pairs = spec.kind == "tokens" and len(spec.shape) == 2
     # Two sequences of a pair share a group, so an odd group would cut one apart.
     modes = [m for m in range(1, _streams(model) + 1) if not pairs or m == 1 or m % 2 == 0]

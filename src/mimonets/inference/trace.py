@@ -31,8 +31,9 @@ def trace(
     size = manifest.answers_per_group(active_streams)
     inputs = example[: 3 * size]
     shape: dict[int, Any] = {0: size * Dim("groups") if size > 1 else Dim("groups")}
-    if manifest.input_spec.kind == "tokens" and example.shape[-1] > 2:
-        shape[example.ndim - 1] = Dim("tokens", min=2, max=example.shape[-1])
+    longest = manifest.input_spec.shape[-1]
+    if manifest.input_spec.kind == "tokens" and min(longest, example.shape[-1]) > 2:
+        shape[example.ndim - 1] = Dim("tokens", min=2, max=longest)
     shapes: dict[str, Any] = {"inputs": shape}
     arguments: tuple[Tensor, ...] = (inputs,)
     if masked:

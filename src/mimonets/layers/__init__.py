@@ -8,12 +8,18 @@ from mimonets.layers.isometric import (
     isometry_penalty,
     total_isometry_penalty,
 )
-from mimonets.layers.position_binding import HRRBinding, MBATBinding, PositionBinding
+from mimonets.layers.position_binding import (
+    HadamardBinding,
+    HRRBinding,
+    MBATBinding,
+    PositionBinding,
+)
 from mimonets.layers.stream_norm import (
     StreamBatchNorm,
     StreamBatchNorm2d,
     recalibrate,
     running,
+    running_mode,
     untrained_modes,
 )
 from mimonets.layers.tied import Lanes, TiedConv2d
@@ -24,6 +30,7 @@ __all__ = [
     "ActivationName",
     "BatchNorm2d",
     "HRRBinding",
+    "HadamardBinding",
     "Lanes",
     "MBATBinding",
     "PositionBinding",
@@ -45,6 +52,7 @@ __all__ = [
     "make_views",
     "recalibrate",
     "running",
+    "running_mode",
     "total_isometry_penalty",
     "untrained_modes",
 ]

@@ -50,6 +50,16 @@ def running(active_streams: int | None) -> Iterator[None]:
         _RUNNING.mode = before
 
 
+def running_mode(num_streams: int) -> int:
+    """Say how many streams are active in the pass that runs in this thread; all, outside of any.
+
+    >>> with running(2):
+    ...     running_mode(4)
+    2
+    """
+    return num_streams if _RUNNING.mode is None else _RUNNING.mode
+
+
 class StreamBatchNorm(nn.Module):
     r"""Normalise feature maps with the statistics of the mode that is running.
 
@@ -98,8 +108,7 @@ class StreamBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (g, c, ...)."""
-        mode = self.num_streams if _RUNNING.mode is None else _RUNNING.mode
-        row = mode - 1 if self.num_streams > 1 else 0
+        row = running_mode(self.num_streams) - 1 if self.num_streams > 1 else 0
         mean, var = self.running_mean[row], self.running_var[row]
         if self.training:
             self.batches_seen[row] += 1
@@ -128,8 +137,8 @@ class StreamBatchNorm(nn.Module):
         only if it is a batch norm itself, another is returned. Weights and biases stay the same
         parameters. Running statistics are copied to all modes as a start. They were measured
         without superposition, so every mode counts as not yet trained, and :func:`recalibrate`
-        measures it; for ``num_streams=1`` they are what they were. Layers without running
-        statistics need none per mode and stay as they are.
+        measures it; for ``num_streams=1`` they are what they were. A layer of this class with one
+        mode gets the others. Layers without running statistics stay as they are.
 
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
         >>> StreamBatchNorm.convert(network, num_streams=4)[1]
@@ -158,6 +167,15 @@ class StreamBatchNorm(nn.Module):
             found.batches_seen = norm.num_batches_tracked.view(1).clone()
         found.training = norm.training
         return found
+
+    @torch.no_grad()
+    def _take_modes(self, num_streams: int) -> None:
+        """Turn a layer with one mode into one with several, none of them trained."""
+        if num_streams > 1:
+            self.num_streams = num_streams
+            self.running_mean = self.running_mean.repeat(num_streams, 1)
+            self.running_var = self.running_var.repeat(num_streams, 1)
+            self.batches_seen = self.batches_seen.new_zeros(num_streams)
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; on the way to evaluation, lend statistics to the modes that have none."""
@@ -274,6 +292,8 @@ def _convert(
         done[module] = module
         if isinstance(module, _BatchNorm) and module.running_mean is not None:
             done[module] = kind._from_batch_norm(module, num_streams)
+        elif isinstance(module, StreamBatchNorm) and module.num_streams == 1:
+            module._take_modes(num_streams)
         for name, child in module._modules.items():  # named_children lists shared ones once
             if child is not None:
                 setattr(module, name, _convert(kind, child, num_streams, done))

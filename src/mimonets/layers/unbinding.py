@@ -43,12 +43,18 @@ class StreamUnbinding(nn.Module):
         self.weight = nn.Parameter(drawn / math.sqrt(features))  # MBAT: entries of variance 1/D
         self.bias = nn.Parameter(self.weight.new_zeros(num_streams, outputs))
 
-    def forward(self, pooled: Tensor, active_streams: int) -> Tensor:
-        """Unbind (g, d) -> (g, a, outputs)."""
-        answers = F.linear(pooled, self.weight.flatten(0, 1), self.bias.flatten())
+    @property
+    def num_streams(self) -> int:
+        """How many streams can be read."""
+        return self.weight.shape[0]
+
+    def forward(self, features: Tensor, active_streams: int) -> Tensor:
+        """Unbind (g, d) -> (g, a, outputs); with positions (g, ..., d) -> (g, a, ..., outputs)."""
+        answers = F.linear(features, self.weight.flatten(0, 1), self.bias.flatten())
         if self.relu:
             answers = answers.relu()
-        return average_copies(answers.unflatten(1, self.bias.shape), active_streams)
+        streams = answers.unflatten(-1, self.bias.shape).movedim(-2, 1)
+        return average_copies(streams, active_streams)
 
 
 class StreamAverage(nn.Module):

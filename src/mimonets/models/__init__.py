@@ -10,6 +10,7 @@ from mimonets.models.base import (
 )
 from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
 from mimonets.models.baselines.datamux_former import DataMUXFormer, DataMUXFormerConfig
+from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
 from mimonets.models.baselines.transformer import Performer, PerformerConfig, Transformer
 from mimonets.models.baselines.wide_resnet import (
     WideIsoNet,
@@ -17,11 +18,13 @@ from mimonets.models.baselines.wide_resnet import (
     WideResNet,
     WideResNetConfig,
 )
-from mimonets.models.checkpoint import load, read_config, save
+from mimonets.models.card import ModelCard
+from mimonets.models.checkpoint import load, read_config, read_inputs, save
 from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
+from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
 
 __all__ = [
     "MODELS",
@@ -29,16 +32,21 @@ __all__ = [
     "DataMUXConvConfig",
     "DataMUXFormer",
     "DataMUXFormerConfig",
+    "GearedWideResNet",
+    "GearedWideResNetConfig",
     "ImageModel",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
     "MIMOFormerConfig",
     "Model",
+    "ModelCard",
     "MultipleInput",
     "Performer",
     "PerformerConfig",
     "SequenceModel",
+    "Superposed",
+    "SuperposedConfig",
     "Transformer",
     "TransformerConfig",
     "WideIsoNet",
@@ -50,5 +58,7 @@ __all__ = [
     "load",
     "name_of",
     "read_config",
+    "read_inputs",
     "save",
+    "superpose",
 ]

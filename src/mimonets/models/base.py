@@ -1,13 +1,14 @@
 """What takes several inputs, and what our models share: config, checkpoint, checks of inputs."""
 
-from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from torch import Tensor, nn
 
 from mimonets._inputs import InputSpec
+from mimonets.models.hub import OnHub
 
 MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
 MAX_DEPTH = 10_000  # far beyond what anyone trains: a larger number is a mistake
@@ -68,23 +69,16 @@ def cost_part_of(model: object, layer: str) -> str:
     return layer.partition(".")[0]
 
 
-class Model(
-    nn.Module,
-    PyTorchModelHubMixin,
-    library_name="mimonets",
-    tags=["computation-in-superposition"],
-):
-    """A network described by a frozen config and known by a ``kind``.
-
-    ``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` come from huggingface_hub and read
-    and write the same folder as :func:`mimonets.save` and :func:`mimonets.load`.
-    """
+class Model(nn.Module, OnHub):
+    """A network described by a frozen config and known by a ``kind``."""
 
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
     config: Any
     input_spec: InputSpec | None  # set by whoever trains or loads the model; None if unknown
-    warm_ups: ClassVar[frozenset[str]] = frozenset()  # simpler ways to run that forward takes
+    warm_ups: ClassVar[frozenset[str]] = frozenset()  # simpler ways to run; see warming_up
+    warm_up: str | None  # the one that is running, None most of the time
+    smaller_grid: tuple[int, int] | None  # the grid of streams that is running, if not the whole
     cost_parts: ClassVar[tuple[str, ...]] = ()  # rows of the cost table that come first, in order
 
     def __init__(self, config: Any) -> None:
@@ -96,6 +90,47 @@ class Model(
             )
         self.config = config
         self.input_spec = None
+        self.warm_up = self.smaller_grid = None
+
+    @contextmanager
+    def warming_up(
+        self, name: str | None, *, grid: tuple[int, int] | None = None
+    ) -> Iterator[None]:
+        """Run all passes inside in a simpler way; training starts with such passes.
+
+        Afterwards everything is as before, also after an error. Call it on the model itself, not on
+        what DDP or ``torch.compile`` made of it: these run the same model, and follow. Like
+        ``train()`` and ``eval()`` it holds for all threads.
+
+        Args:
+            name: one of ``warm_ups``; None for ordinary passes.
+            grid: a smaller grid of streams than the model's, which uses the first keys.
+        """
+        if name is not None and name not in self.warm_ups:
+            raise ValueError(
+                f"{type(self).__name__} has no warm-up {name!r}: "
+                + (f"choose from {', '.join(sorted(self.warm_ups))}." if self.warm_ups else "none.")
+            )
+        self._check_grid(grid)
+        before = self.warm_up, self.smaller_grid
+        self.warm_up, self.smaller_grid = name, grid
+        try:
+            yield
+        finally:
+            self.warm_up, self.smaller_grid = before
+
+    def _check_grid(self, grid: tuple[int, int] | None) -> None:
+        """Refuse a grid of streams that this model does not have."""
+        if grid is not None:
+            raise ValueError(f"{type(self).__name__} has no grid of streams to make smaller.")
+
+    @classmethod
+    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+        """Give settings that a checkpoint of an older format does not name their old meaning.
+
+        Overridden where a default has changed since; it only adds what is absent.
+        """
+        return config
 
     @property
     def num_streams(self) -> int:
@@ -123,45 +158,6 @@ class Model(
     def cost_part(self, layer: str) -> str:
         """Name the part that the cost of a layer is counted under, such as trunk or stem."""
         return layer.partition(".")[0]
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        from mimonets.models.checkpoint import save
-
-        save(self, save_directory)
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        pretrained_model_name_or_path: str | Path,
-        *,
-        force_download: bool = False,
-        token: str | bool | None = None,
-        cache_dir: str | Path | None = None,
-        local_files_only: bool = False,
-        revision: str | None = None,
-        map_location: str = "cpu",
-    ) -> Self:
-        """Load a model from a folder, or from a repository of the Hugging Face Hub."""
-        from mimonets.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load
-
-        folder = str(pretrained_model_name_or_path)
-        if not Path(folder).is_dir():
-            folder = snapshot_download(
-                folder,
-                allow_patterns=[CONFIG_FILE, WEIGHTS_FILE],
-                force_download=force_download,
-                token=token,
-                cache_dir=cache_dir,
-                local_files_only=local_files_only,
-                revision=revision,
-            )
-        model = load(folder, device=map_location)
-        if not isinstance(model, cls):
-            raise ValueError(
-                f"{pretrained_model_name_or_path} holds a {type(model).__name__}: "
-                f"load it with {type(model).__name__}.from_pretrained, or with mimonets.load."
-            )
-        return model
 
 
 class ImageModel(Model):

@@ -3,7 +3,7 @@
 MIMONets, section 4.2 and figure 3. All share their parameters' names and shapes.
 """
 
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,6 @@ from mimonets.models.sequence import TransformerConfig
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
 
-Alone = Literal["solo", "exact"]  # every input alone in its stream: through features, or a softmax
-
 
 class Block(nn.Module):
     r"""Attention and an MLP, each behind a layer norm and around a skip connection.
@@ -22,10 +20,11 @@ class Block(nn.Module):
     .. math:: y = x + W_o \, \mathrm{attention}(W_{qkv} \, \mathrm{norm}(x)), \qquad
         z = y + \mathrm{MLP}(\mathrm{norm}(y))
 
-    This one runs everything per input: x is (..., t, e). For ``superpose="attention"`` the
-    attention passed in works on a grid of streams, and the rest does not notice.
+    This one computes everything per input: x is (..., t, e). For ``superpose="attention"`` only the
+    attention passed in is different: it works on a grid of streams.
 
-    With ``alone`` every input is bound as ever, and bundled with no other, for warm-ups.
+    Warm-ups run every input alone in its stream, bound as ever and bundled with no other: through
+    features with ``alone="solo"``, through a softmax with ``alone="exact"``.
     """
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
@@ -46,14 +45,14 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, alone: Alone | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, alone: str | None = None) -> Tensor:
         """Map (..., t, e) to itself; mask: (..., t)."""
         normed = self.norm1(x)
         x = x + self.attend(normed, normed, mask, alone)
         return self.feed_forward(x)
 
     def attend(
-        self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None, alone: Alone | None = None
+        self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None, alone: str | None = None
     ) -> Tensor:
         """Project, attend and join the heads: (..., t, e) -> (..., t, e)."""
         q = self.split_heads(self.to_q(for_q))
@@ -62,7 +61,7 @@ class Block(nn.Module):
         answers = attention(q, k, v, mask)  # ... h t d
         return self.dropout(self.out(answers.transpose(-3, -2).flatten(-2)))
 
-    def _attention_of(self, alone: Alone) -> Attention:
+    def _attention_of(self, alone: str) -> Attention:
         attention = cast(FeatureAttention, self.attention)
         return attention.exact if alone == "exact" else attention.solo
 
@@ -99,7 +98,7 @@ class SuperposedMLPBlock(Block):
         super().__init__(config, attention)
         self.register_buffer("embedding_keys", embedding_keys)
 
-    def forward(self, x: Tensor, mask: Tensor | None, alone: Alone | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, alone: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
         if alone is not None:
@@ -152,7 +151,7 @@ class FullySuperposedBlock(SuperposedMLPBlock):
     The attention passed in must take bundled q (g, n, ...) and k, v (g, m, ...).
     """
 
-    def forward(self, x: Tensor, mask: Tensor | None, alone: Alone | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, alone: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
         if alone is not None:

@@ -1,35 +1,40 @@
-"""Save and load weights together with the config that describes them. Never a pickle.
+"""Save and load weights together with what describes them. Never a pickle.
 
 A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
 
 .. code-block:: json
 
-    {"format_version": 1, "mimonets_version": "0.1.0", "model": "mimoconv", "config": {"depth": 28}}
+    {"format_version": 2, "mimonets_version": "0.2.0", "model": "mimoconv",
+     "config": {"depth": 28}, "inputs": {"kind": "image", "shape": [3, 32, 32]}}
+
+Version 1 has no ``inputs``.
 """
 
 import json
 import os
-from dataclasses import asdict, fields
-from importlib.metadata import version
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
+from mimonets import __version__
+from mimonets._config import short
 from mimonets._files import write_atomically
+from mimonets._inputs import InputSpec
 from mimonets.models.base import Model
 from mimonets.models.registry import MODELS
+from mimonets.models.weights_file import WeightsFile
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+MAX_CONFIG_BYTES = 100_000_000  # a vocabulary of millions of words fits
 
 
 def save(model: Model, folder: str | os.PathLike[str]) -> Path:
-    """Write a model's weights and config into ``folder``, which is made if it is not there.
+    """Write a model's weights, config and ``input_spec`` into ``folder``, which is made if needed.
 
     Each file is written beside its place and moved there when complete: a crash leaves the old file
     or the new one, never half of one.
@@ -40,13 +45,14 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     description = {
         "format_version": FORMAT_VERSION,
-        "mimonets_version": version("mimonets"),
+        "mimonets_version": __version__,
         "model": model.kind,
         "config": asdict(model.config),
+        "inputs": None if model.input_spec is None else model.input_spec.as_dict(),
     }
     text = json.dumps(description, indent=2) + "\n"
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-    # The weights carry a copy of the description, so that files of two models are never mixed. One
+    # The weights carry a copy of the config, so that files of two models are never mixed. One
     # entry only: safetensors writes several in any order, and equal models should be equal files.
     metadata = {"mimonets": json.dumps(description["config"])}
     write_atomically(
@@ -59,31 +65,42 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
 def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Model:
     """Read the model that :func:`save` wrote, in evaluation mode.
 
-    Anything that does not fit raises a ``ValueError`` of one sentence before a model is made.
+    Anything that does not fit raises a ``ValueError`` of one sentence that names the file, before
+    memory is taken for a model.
     """
     folder = Path(folder)
+    _check_device(folder, device)
+    path = folder / CONFIG_FILE
     description = _read_description(folder)
     model_class = MODELS[description["model"]]
+    config = _read_config(path, description)
+    inputs = _read_inputs(path, description)
+    file = WeightsFile(folder / WEIGHTS_FILE)
+    file.check_config(asdict(config), _saved_with(file.metadata, description))
+    file.check_sizes(config)
     try:
-        config = model_class.config_class(**description["config"])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CONFIG_FILE} does not describe a model: {error}") from None
-    with torch.device("meta"):  # shapes only: no memory, and no draw from the random generator
-        model = model_class(config)
-    defaults = {field.name: field.default for field in fields(config)}
-    weights = _read_weights(folder / WEIGHTS_FILE, asdict(config), defaults, str(device))
-    _check_weights(folder, model.state_dict(), weights)
+        with torch.device("meta"):  # shapes only: no memory, and no draw from the generator
+            model = model_class(config)
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{path} describes no model that can be built: {_line(error)}") from None
+    file.check_shapes(model.state_dict())
     trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    model.load_state_dict(weights, assign=True)
+    model.load_state_dict(file.read(model.state_dict(), str(device)), assign=True)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable[name])
+    _check_inputs(path, model, inputs)
+    model.input_spec = inputs
     return model.eval()
 
 
 def read_config(folder: str | os.PathLike[str]) -> Any:
     """Read only the config of a checkpoint, without its weights."""
-    description = _read_description(Path(folder))
-    return MODELS[description["model"]].config_class(**description["config"])
+    return _read_config(Path(folder) / CONFIG_FILE, _read_description(Path(folder)))
+
+
+def read_inputs(folder: str | os.PathLike[str]) -> InputSpec | None:
+    """Read only what a checkpoint says about its inputs; None if nothing."""
+    return _read_inputs(Path(folder) / CONFIG_FILE, _read_description(Path(folder)))
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -91,76 +108,83 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} holds no {CONFIG_FILE}: is it a folder that mimonets saved?")
     try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ValueError(f"{path} is too large for a description of a model.")
         description = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON ({error}): it was cut short or edited.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    except RecursionError:
+        raise ValueError(f"{path} was not written by mimonets: it is nested too deeply.") from None
+    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
+        raise ValueError(
+            f"{path} is not JSON ({_line(error)}): it was cut short or edited."
+        ) from None
     if not isinstance(description, dict) or not isinstance(description.get("config"), dict):
         raise ValueError(f"{path} was not written by mimonets: it has no 'config' in it.")
     found = description.get("format_version")
-    if not isinstance(found, int) or found > FORMAT_VERSION:
+    if type(found) is not int or not 1 <= found <= FORMAT_VERSION:
         raise ValueError(
-            f"{path} has format version {found}, and this mimonets {version('mimonets')} reads up "
+            f"{path} has format version {short(found)}, and this mimonets {__version__} reads up "
             f"to {FORMAT_VERSION}: install a newer mimonets."
         )
-    if description.get("model") not in MODELS:
+    model = description.get("model")
+    if not isinstance(model, str) or model not in MODELS:
         raise ValueError(
-            f"{path} is of model {description.get('model')!r}: "
-            f"this mimonets knows {', '.join(MODELS)}."
+            f"{path} is of model {short(model)}: this mimonets knows {', '.join(MODELS)}."
         )
     return description
 
 
-def _read_weights(
-    path: Path, config: dict[str, Any], defaults: dict[str, Any], device: str
-) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise ValueError(f"{path.parent} holds no {path.name}: the weights are missing.")
+def _read_config(path: Path, description: dict[str, Any]) -> Any:
+    model_class = MODELS[description["model"]]
+    settings = model_class.upgrade_config(description["format_version"], description["config"])
     try:
-        with safe_open(str(path), framework="pt", device=device) as file:
-            saved_with = json.loads((file.metadata() or {}).get("mimonets", "null"))
-            # Cloned: where a tensor starts in the file decides how products with it are rounded.
-            weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+        return model_class.config_class(**settings)
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{path} does not describe a model: {_line(error)}") from None
+
+
+def _read_inputs(path: Path, description: dict[str, Any]) -> InputSpec | None:
+    if description["format_version"] == 1 or description.get("inputs") is None:
+        return None
+    try:
+        return InputSpec.from_dict(description["inputs"])
+    except ValueError as error:
+        raise ValueError(f"{path} does not describe its inputs: {_line(error)}") from None
+
+
+def _check_inputs(path: Path, model: Model, inputs: InputSpec | None) -> None:
+    if inputs is None:
+        return
+    wanted = model.default_input_spec()
+    channels = inputs.kind == "image" and inputs.shape[0] != wanted.shape[0]
+    if inputs.kind != wanted.kind or len(inputs.shape) != len(wanted.shape) or channels:
         raise ValueError(
-            f"{path} cannot be read ({error}): it is damaged or was cut short, fetch it again."
+            f"{path} describes inputs of another model: {inputs.kind} of shape {inputs.shape}, but "
+            f"{type(model).__name__} takes {wanted.kind} such as {wanted.shape}."
+        )
+
+
+def _saved_with(metadata: Any, description: dict[str, Any]) -> dict[str, Any] | None:
+    """Read the config in the weights file like the one beside it: absent settings mean the same."""
+    if metadata is None:
+        return None
+    try:
+        return asdict(_read_config(Path(WEIGHTS_FILE), {**description, "config": metadata}))
+    except ValueError:
+        return metadata
+
+
+def _check_device(folder: Path, device: str | torch.device) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise ValueError(
+            f"{folder} cannot be loaded to device {short(str(device))}: {_line(error)}"
         ) from None
-    config = json.loads(json.dumps(config))  # as the metadata went through JSON
-    if isinstance(saved_with, dict):  # settings younger than the file have their defaults in it
-        saved_with = {**json.loads(json.dumps(defaults)), **saved_with}
-    if saved_with not in (None, config):
-        differing = sorted(
-            key for key in {*saved_with, *config} if saved_with.get(key) != config.get(key)
-        )
-        raise ValueError(
-            f"{path} belongs to another model than the {CONFIG_FILE} beside it: "
-            f"they differ in {', '.join(differing)}."
-        )
-    return weights
 
 
-def _check_weights(folder: Path, wanted: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-    problems = [
-        f"{what} {_listing(names)}"
-        for what, names in (
-            ("missing", sorted(wanted.keys() - found.keys())),
-            ("surplus", sorted(found.keys() - wanted.keys())),
-            (
-                "of another shape",
-                [
-                    f"{name} ({tuple(found[name].shape)} instead of {tuple(wanted[name].shape)})"
-                    for name in sorted(wanted.keys() & found.keys())
-                    if wanted[name].shape != found[name].shape
-                ],
-            ),
-        )
-        if names
-    ]
-    if problems:
-        raise ValueError(
-            f"The weights in {folder} do not fit their {CONFIG_FILE}: {'; '.join(problems)}."
-        )
-
-
-def _listing(names: list[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _line(error: BaseException, most: int = 300) -> str:
+    """Keep the first line of a message, without a stack of C++."""
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return line if len(line) <= most else line[: most - 3] + "..."

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -63,12 +63,7 @@ class MIMOConvConfig(WideResNetConfig):
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        found = [
-            *super().problems(),
-            *self._wrong_choice("binding", get_args(BindingName)),
-            *self._wrong_choice("stream_keys", get_args(KeyName)),
-            *self._wrong_choice("readout", get_args(ReadoutName)),
-        ]
+        found = super().problems()
         if found:
             return found
         found += self._problems_with_keys() if self.has_keys else self._problems_without_keys()
@@ -190,17 +185,15 @@ class MIMOConv(ImageModel):
             nn.Linear(config.features // lanes, config.num_classes) if shared else nn.Identity()
         )
 
-    def forward(
-        self, images: Tensor, active_streams: int | None = None, solo: bool = False
-    ) -> Tensor:
+    def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
         """Classify images (b, c, h, w); returns logits (b, classes), one row per image, in order.
 
         Neighbours in the batch form groups of ``active_streams`` that share a pass. Images left
         over form a short group: they spread over all streams, so that in evaluation mode they are
         answered exactly as with ``active_streams`` equal to their number.
 
-        ``solo`` leaves every image alone in its streams, and the others empty: it costs a whole
-        pass per image, and is meant for training.
+        While ``solo`` warms up, see :meth:`warming_up`, every image is alone in its streams and the
+        others are empty: that costs a whole pass per image.
         """
         self.check_images(images)
         active = check_active_streams(active_streams, self.num_streams)
@@ -208,7 +201,7 @@ class MIMOConv(ImageModel):
         keys = isinstance(self.binding, PositionBinding)
         seen = self.stem(images) if keys else images
         parts = whole_and_short_groups(seen, active)  # each: g a d h w
-        answer = self._answer_alone if solo else self._answer_together
+        answer = self._answer_alone if self.warm_up == "solo" else self._answer_together
         if self.training:
             # One pass for all, since batch statistics of a single short group would be too noisy.
             with running(active):

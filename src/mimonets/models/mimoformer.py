@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Generator, Tensor, nn
 
 from mimonets._config import MAX_SIZE, is_whole
 from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.models.baselines.transformer import PerformerConfig, make_features
-from mimonets.models.blocks import Alone, Block, FullySuperposedBlock, SuperposedMLPBlock
+from mimonets.models.blocks import Block, FullySuperposedBlock, SuperposedMLPBlock
 from mimonets.models.sequence import SequenceModel
 from mimonets.vsa import bipolar_keys, check_active_streams, fold_streams, unfold_streams
 
@@ -35,7 +35,6 @@ class MIMOFormerConfig(PerformerConfig):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        found += self._wrong_choice("superpose", get_args(SuperposeName))
         grid = self.grid
         if (
             not isinstance(grid, tuple)
@@ -62,6 +61,10 @@ class MIMOFormer(SequenceModel):
     that sits in several streams gets the average of their features. Sequences of a group may
     differ in length, and groups that are not full fill their streams with copies.
 
+    Warm-ups, see :meth:`warming_up`: ``solo`` binds every sequence to the keys of its stream and
+    bundles it with no other; ``exact`` also takes a softmax in place of the features. Both cost as
+    much as a pass per stream. The paper's curriculum starts with half of each side of the grid.
+
     >>> config = MIMOFormerConfig(vocab_size=9, max_length=12, num_classes=3, depth=1, grid=(2, 2))
     >>> model = MIMOFormer(config).eval()
     >>> tokens = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 0]])
@@ -78,32 +81,17 @@ class MIMOFormer(SequenceModel):
         super().__init__(config)
         self.blocks = nn.ModuleList(_make_block(config, generator) for _ in range(config.depth))
 
-    def encode(
-        self,
-        tokens: Tensor,
-        mask: Tensor | None,
-        active_streams: int | None,
-        grid: tuple[int, int] | None = None,
-        solo: bool = False,
-        exact: bool = False,
-    ) -> Tensor:
-        """Run the blocks on a grid of sequences.
-
-        ``grid`` chooses a smaller grid than the model's, with its first keys: the paper's
-        curriculum starts with half of each side. ``solo`` binds every sequence to the keys of its
-        stream, and bundles it with no other; ``exact`` also takes a softmax in place of the
-        features. Both cost as much as a pass per stream.
-        """
-        m, n = self._check_grid(grid)
+    def encode(self, tokens: Tensor, mask: Tensor | None, active_streams: int | None) -> Tensor:
+        """Run the blocks on a grid of sequences."""
+        m, n = self.smaller_grid or self.config.grid
         active = check_active_streams(active_streams, m * n)
         x, mask = self.embedding(tokens, mask)
-        alone: Alone | None = "exact" if exact else "solo" if solo else None
         batch_size = x.shape[0]
         x = fold_streams(x, m * n, active).unflatten(1, (m, n))  # g m n t e
         if mask is not None:
             mask = fold_streams(mask, m * n, active).unflatten(1, (m, n))  # g m n t
         for block in self.blocks:
-            x = block(x, mask, alone)
+            x = block(x, mask, self.warm_up)
         features = self.summarise(x, mask).flatten(1, 2)  # g (m n) e
         return unfold_streams(features, batch_size, active)
 
@@ -117,16 +105,15 @@ class MIMOFormer(SequenceModel):
         """List the Performer of the same size."""
         return [self.config.narrowed_to(PerformerConfig)]
 
-    def _check_grid(self, grid: tuple[int, int] | None) -> tuple[int, int]:
+    def _check_grid(self, grid: tuple[int, int] | None) -> None:
         largest = self.config.grid
         if grid is None:
-            return largest
+            return
         if len(grid) != 2 or not all(1 <= s <= top for s, top in zip(grid, largest, strict=True)):
             raise ValueError(
                 f"grid={tuple(grid)} does not fit a model with a grid of {largest}: "
                 f"each side must be at least 1 and at most the model's."
             )
-        return grid[0], grid[1]
 
 
 def _make_block(config: MIMOFormerConfig, generator: Generator | None) -> Block:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +44,6 @@ class TransformerConfig(Config):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        found += self._wrong_choice("head", get_args(HeadName))
-        found += self._wrong_choice("pooling", get_args(PoolingName))
-        found += self._wrong_choice("positions", get_args(PositionName))
-        found += self._wrong_choice("activation", get_args(ActivationName))
         if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
         if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:
@@ -89,7 +85,6 @@ class SequenceModel(Model):
         tokens: Tensor,
         mask: Tensor | None = None,
         active_streams: int | None = None,
-        **options: Any,
     ) -> Tensor:
         """Answer each sequence, or each pair of them, in order.
 
@@ -98,14 +93,13 @@ class SequenceModel(Model):
             mask: like tokens, True = real token; all are by default. What stands in padded places
                 changes nothing.
             active_streams: how many different sequences share a pass; by default all streams.
-            **options: what :meth:`encode` of the subclass takes beside these.
         """
         self.check_tokens(tokens, mask)
         pairs = self.config.head == "pair"
         if pairs:
             tokens = tokens.flatten(0, 1)
             mask = None if mask is None else mask.flatten(0, 1)
-        features = self.encode(tokens, mask, active_streams, **options)  # b e, or b t e
+        features = self.encode(tokens, mask, active_streams)  # b e, or b t e
         if pairs:
             x, y = features.unflatten(0, (-1, 2)).unbind(1)
             features = torch.cat([x, y, x * y, x - y], dim=-1)
@@ -145,7 +139,7 @@ class SequenceModel(Model):
         return next((COST_ROWS[word] for word in layer.split(".") if word in COST_ROWS), "MLPs")
 
     def check_tokens(self, tokens: Tensor, mask: Tensor | None) -> None:
-        """Refuse what is no batch of sequences for this model, and say what would be.
+        """Raise a ValueError if tokens or mask do not fit this model; it says what does.
 
         Values are looked at on the CPU only. On a GPU that would make the program wait for it; ids
         outside the vocabulary trip the device-side assertion of PyTorch's embedding there. To find
@@ -159,7 +153,7 @@ class SequenceModel(Model):
             raise ValueError(f"Token ids must be integers, but got {tokens.dtype}: use .long().")
         if tokens.shape[0] == 0 or tokens.shape[-1] == 0:
             raise ValueError(
-                f"Token ids of shape {tuple(tokens.shape)} hold nothing to answer: "
+                f"Token ids of shape {tuple(tokens.shape)} are empty: "
                 f"pass at least one sequence of at least one token."
             )
         if tokens.shape[-1] > config.max_length:

@@ -10,10 +10,11 @@ import torch
 from mimonets._device import choose_device
 from mimonets._inputs import InputSpec
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
+from mimonets.data.registry import split_batches as data_batches
+from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
-from mimonets.evaluation.bench import default_modes
-from mimonets.evaluation.macs import count_macs
+from mimonets.evaluation.macs import count_macs, default_modes
 from mimonets.models import Model, load
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
@@ -44,7 +45,7 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
         return finished
     splits = load_data(recipe.data)
     train_batches = make_train_batches(recipe, splits)
-    setattr(model, "input_spec", describe_inputs(recipe, train_batches))  # noqa: B010
+    model.input_spec = describe_inputs(recipe, train_batches)
     return train(
         model,
         train_batches,
@@ -61,7 +62,7 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
 def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> InputSpec:
     """Say what the model takes and how raw data becomes it, for whoever gets its weights."""
     data = batches.data
-    labels = getattr(data, "labels_of_classes", None)
+    labels = data.class_names
     if isinstance(batches, SequenceBatches):
         pair = (2,) if batches.data.is_pairs else ()
         shape = (*pair, recipe.model.max_length)
@@ -75,7 +76,7 @@ def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> 
         mean=mean,
         deviation=deviation,
         crop=recipe.data.crop,
-        original=None if recipe.data.crop else batches.data.shape[1:],
+        original=batches.data.original or batches.data.shape[1:],
         labels=labels,
     )
 
@@ -98,9 +99,7 @@ def make_train_batches(recipe: Recipe, splits: Splits[Any]) -> ImageBatches | Se
         "drop_last": len(splits.train) >= recipe.train.batch_size,
     }
     if isinstance(splits.train, ImageSet):
-        if not recipe.data.standardise:
-            channels = splits.train.images.shape[1]
-            options["statistics"] = torch.zeros(channels), torch.full((channels,), 255.0)
+        options["statistics"] = training_statistics(recipe.data, splits.train)
         return ImageBatches(splits.train, augment=recipe.augment, **options)
     return SequenceBatches(splits.train, **options)
 
@@ -143,13 +142,15 @@ def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return make_recipe(name or str(folder), summary, settings, overrides)
 
 
-def split_batches(recipe: Recipe, split: str) -> ImageBatches | SequenceBatches:
-    """Make batches to evaluate one split of a recipe's data."""
-    splits = load_data(recipe.data)
-    data = getattr(splits, split)
-    if data is None:
-        raise ValueError(f"{recipe.data.name} has no {split} data: choose another --split.")
-    return make_batches(data, make_train_batches(recipe, splits))
+def split_batches(
+    recipe: Recipe,
+    split: str,
+    *,
+    spec: InputSpec | None = None,
+    device: str | torch.device = "cpu",
+) -> ImageBatches | SequenceBatches:
+    """Make batches to evaluate one split of a recipe's data; ``spec`` is the model's."""
+    return data_batches(recipe.data, split, spec=spec, device=device)
 
 
 def choose_model(folder: str | Path, which: str | None = None) -> tuple[str, Path]:
@@ -200,5 +201,6 @@ def measure_run(
     model = load(path, device=chosen_device)
     wanted = modes or default_modes(model.num_streams)
     chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    found = evaluate(model, split_batches(recipe, split), chosen)
+    batches = split_batches(recipe, split, spec=model.input_spec, device=chosen_device)
+    found = evaluate(model, batches, chosen)
     return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]

@@ -22,6 +22,8 @@ SECTIONS: dict[str, type[Any] | None] = {
     "train": TrainConfig,
 }
 
+WRONG_VALUE = (ArgumentError, ValueError, TypeError, OverflowError)  # what a config may raise
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -96,7 +98,7 @@ def make_recipe(
         values = settings.get(section, {})
         try:
             configs[section] = _typed(section, config_class, values)
-        except (ArgumentError, ValueError, TypeError):
+        except WRONG_VALUE:
             problems += _setting_problems(section, config_class, values)
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
@@ -194,7 +196,7 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
         try:
             _parser(section, config_class).parse_object({section: {name: settings[name]}})
             good[name] = settings[name]
-        except (ArgumentError, ValueError, TypeError) as error:
+        except WRONG_VALUE as error:
             # jsonargparse says: Parser key "model.width":\n  Expected a <class 'int'>. Got ...
             reason = str(error).partition("\n")[2].strip() or str(error)
             for clutter in ("typing.", "<class '", "'>"):
@@ -203,7 +205,7 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
             problems.append(f"{section}.{name}: {reason[:1].lower()}{reason[1:].rstrip('.')}")
     try:
         _typed(section, config_class, good)
-    except (ArgumentError, ValueError, TypeError) as error:
+    except WRONG_VALUE as error:
         words = str(error)
         problems.append(shorten(words.partition(": ")[2] or words, most=2000).rstrip("."))
     return problems

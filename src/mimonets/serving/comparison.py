@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mimonets._config import Config
+from mimonets._config import Config, whole
 from mimonets._figure import new_figure, save_figure
 from mimonets._show import progress
 from mimonets.serving.contenders import contenders, fluid_bound, small_network
@@ -28,7 +28,7 @@ class Comparison(Config):
     loads: tuple[float, ...] = (0.2, 0.5, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0, 4.0, 5.0)
     workload: str = "poisson"
     trace: str | None = None  # a file of arrival times in place of the workload
-    requests: int = 10_000  # about so many for each load
+    requests: int = whole(10_000, least=100)  # about so many for each load
     seed: int = 0
     theta: float = 0.6
     small: tuple[float, float] | None = None  # cost and accuracy of a small plain network
@@ -41,9 +41,6 @@ class Comparison(Config):
         if self.slo <= self.modes[0].time.of(1, self.modes[0].active_streams):
             found.append(f"slo={self.slo!r} s is shorter than a single pass takes.")
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        return {"requests": 100}
 
     @property
     def slow_capacity(self) -> float:

@@ -140,8 +140,10 @@ async def send(
                 right[number] = answer["outputs"][0]["data"][0] == int(samples.labels[row])
 
     connector = aiohttp.TCPConnector(limit=0)
-    options: Any = {"headers": headers, "timeout": aiohttp.ClientTimeout(total=4 * slo + 10)}
-    async with aiohttp.ClientSession(connector=connector, **options) as session:
+    timeout = aiohttp.ClientTimeout(total=4 * slo + 10)
+    async with aiohttp.ClientSession(
+        connector=connector, headers=headers, timeout=timeout
+    ) as session:
         await _check(session, url)
         tasks = []
         start = time.perf_counter() + 0.05

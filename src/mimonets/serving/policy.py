@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from mimonets._config import Config
+from mimonets._config import Config, whole
 from mimonets.serving.modes import Mode
 
 MISS_FACTOR = 1.1  # the safety factor grows by 10 % with every late job
@@ -31,8 +31,8 @@ class PolicySettings(Config):
     """What the operator of a server may choose."""
 
     theta: float = 0.6  # fraction of the time budget that the queue may use
-    passes: int = 2  # passes per job in all modes but the fastest: decide again soon
-    max_passes: int = 8  # passes per job in the fastest mode
+    passes: int = whole(2)  # passes per job in all modes but the fastest: decide again soon
+    max_passes: int = whole(8)  # passes per job in the fastest mode
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -40,9 +40,6 @@ class PolicySettings(Config):
         if not 0 < self.theta <= 1:
             found.append(f"theta={self.theta!r} must be above 0 and at most 1.")
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        return {"passes": 1, "max_passes": 1}
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mimonets._config import Config, did_you_mean
+from mimonets._config import Config, did_you_mean, whole
 from mimonets.serving.batcher import Batcher, Lane, RefusedError, Ticket
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode
@@ -28,10 +28,10 @@ class ServerSettings(Config):
 
     slo: float = 0.1  # seconds for a request that names no timeout
     policy: PolicySettings = field(default_factory=PolicySettings)
-    max_body: int = 64 * 2**20  # bytes of one request
-    max_inputs: int = 256  # of one request
-    max_queued: int = 512 * 2**20  # bytes of all that waits
-    max_pixels: int = 16_000_000  # of an image file, before it is decoded
+    max_body: int = whole(64 * 2**20, least=1024)  # bytes of one request
+    max_inputs: int = whole(256)  # of one request
+    max_queued: int = whole(512 * 2**20, least=1024)  # bytes of all that waits
+    max_pixels: int = whole(16_000_000)  # of an image file, before it is decoded
     body_timeout: float = 30.0  # seconds that a client may take to send its request
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
 
@@ -41,9 +41,6 @@ class ServerSettings(Config):
         if not 0 < self.slo <= 3600:
             found.append(f"slo={self.slo!r} must be above 0 and at most 3600 seconds.")
         return found
-
-    def _smallest(self) -> dict[str, int]:
-        return {"max_body": 1024, "max_inputs": 1, "max_queued": 1024, "max_pixels": 1}
 
 
 @dataclass(frozen=True)

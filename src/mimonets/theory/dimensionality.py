@@ -143,7 +143,7 @@ def cutoff(angle: float) -> float:
 
 def _check_dim(dim: int) -> None:
     if dim < 1:
-        raise ValueError(f"dim={dim} is no width: pass a whole number of at least 1.")
+        raise ValueError(f"dim={dim} is no width: pass an integer >= 1.")
 
 
 def _check_streams(num_streams: int) -> None:

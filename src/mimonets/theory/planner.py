@@ -201,7 +201,7 @@ def _check(
     }
     for name, (value, most) in whole.items():
         if not 1 <= value <= most:
-            raise ValueError(f"{name}={value} does not fit: pass a whole number from 1 to {most}.")
+            raise ValueError(f"{name}={value} does not fit: pass an integer from 1 to {most}.")
     if not 0 < probability < 1:
         raise ValueError(
             f"probability={probability} does not fit: tolerate something between 0 and 1, "

@@ -9,19 +9,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Training was asked to stop; its state is saved and ``resume=True`` goes on from there."""
+    """Training was asked to stop; its state is saved, and ``resume=True`` resumes it."""
 
     def __init__(self, step: int, total_steps: int, folder: str) -> None:
         self.step = step
         self.folder = folder
         super().__init__(
             f"Stopped after step {step} of {total_steps}; everything is saved in {folder}. "
-            f"Go on with resume=True (--resume)."
+            f"Resume it with resume=True (--resume)."
         )
 
 
@@ -62,6 +59,9 @@ class Bar:
     refresh_seconds = 0.5  # reading the loss waits for the device, so not at every step
 
     def __init__(self, done: int, total: int, *, show: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         console = Console(file=sys.stderr)
         self._shown = show and console.is_terminal
         self._writes_lines = show and not console.is_terminal

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -96,6 +95,8 @@ class RunFolder:
             return
         settings, self._identity = self._identity.settings, None
         self.checkpoint.parent.mkdir(exist_ok=True)
+        import yaml
+
         write_text(self._recipe, yaml.safe_dump(settings, sort_keys=False))
         where = self.folder / "environment.json"
         if not where.exists():
@@ -219,6 +220,8 @@ def read_recipe(folder: Path) -> dict[str, Any]:
     path = folder / "recipe.yaml"
     if not path.is_file():
         raise ValueError(f"{folder} holds no {path.name}: is it the folder of a run?")
+    import yaml
+
     try:
         found = yaml.safe_load(_read_text(path))
     except (yaml.YAMLError, RecursionError):

@@ -1,6 +1,7 @@
 """One optimiser step: what it does is decided from its number, then done."""
 
 import random
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +26,18 @@ class StepPlan:
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
     warm_up: str | None = None  # the simpler way to run that this step takes
+    gear: int | None = None  # of a network that has several, see GearedWideResNet
 
     @property
     def options(self) -> dict[str, Any]:
         """What the model's forward takes beside the batch and the number of active streams."""
-        grid = {} if self.grid is None else {"grid": self.grid}
-        return grid | ({} if self.warm_up is None else {self.warm_up: True})
+        return {} if self.gear is None else {"gear": self.gear}
+
+    def warming_up(self, model: Any) -> AbstractContextManager[None]:
+        """Let the model run as this step wants it; most steps ask nothing of it."""
+        if self.warm_up is None and self.grid is None:
+            return nullcontext()
+        return model.warming_up(self.warm_up, grid=self.grid)
 
 
 def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> StepPlan:
@@ -56,7 +63,10 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     streams = active if config.slow_inputs == "per-stream" else model.num_streams
     inputs = config.batch_size * (streams if config.per_stream else 1)
     warm_up = warm_up_at(config, step, total_steps)
-    return StepPlan(active, grid, inputs, share, rng.getrandbits(62), warm_up)
+    seed = rng.getrandbits(62)
+    gears = getattr(model, "num_gears", 1)
+    gear = rng.randint(1, gears) if gears > 1 else None
+    return StepPlan(active, grid, inputs, share, seed, warm_up, gear)
 
 
 def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
@@ -68,7 +78,8 @@ def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
     batch = prepare(state.fabric, data, plan, even=not state.ends_epoch)
 
     state.statistics.remember()
-    loss, right = learn(state, plan, batch)
+    with plan.warming_up(state.model):
+        loss, right = learn(state, plan, batch)
 
     norm = state.gradient_norm()
     if state.filter.accepts(norm):
@@ -109,6 +120,7 @@ def prepare(fabric: Any, data: tuple[Tensor, ...], plan: StepPlan, *, even: bool
 def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tensor]:
     """Run the network forwards and backwards, in parts; returns mean loss and right answers."""
     fabric, config = state.fabric, state.config
+    teacher = None if plan.warm_up == "retrieval" else state.teacher
     pieces = batch.split(config.accumulate, plan.active_streams)
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
@@ -123,7 +135,6 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
                 **piece.arguments(),
                 **plan.options,
             )
-            teacher = None if plan.warm_up == "retrieval" else state.teacher
             loss = taught_loss(logits, piece, config, teacher, features)
             if len(pieces) > 1:
                 loss = loss * (piece.scored / batch.scored.clamp_min(1))

@@ -1,9 +1,9 @@
 """Put a batch into streams and take the answers out again. MIMONets, sections 2 and A.4.
 
 A *group* is the set of inputs that share one pass. With A active inputs and N streams, stream k
-carries input k mod A of its group: each input sits in N/A streams, or as near to that as whole
-numbers allow. The last group of a batch may be short; its inputs then spread over all N streams
-by the same rule, so that no stream is ever empty and no input is ever lost.
+carries input k mod A of its group: each input sits in N/A streams, rounded up or down. The last
+group of a batch may be short; its inputs then spread over all N streams by the same rule, so that
+no stream is ever empty and no input is ever lost.
 """
 
 from numbers import Integral

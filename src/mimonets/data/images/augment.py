@@ -11,30 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mimonets._config import Config, whole
+
 # b images   c channels   h, w height and width
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
+class AugmentConfig(Config):
     """What may happen to a training image.
 
     >>> AugmentConfig(padding=0, flip=True).padding  # MNIST in the paper
     0
     """
 
-    padding: int = 4  # random crop of the image's own size after so much padding on each side
+    padding: int = whole(4, least=0)  # on each side, before a random crop of the old size
     mode: Literal["zero", "reflect"] = "zero"  # what the padding is filled with
     flip: bool = True  # left and right change places with probability 1/2
-
-    def __post_init__(self) -> None:
-        """Check all settings."""
-        problems = []
-        if type(self.padding) is not int or self.padding < 0:
-            problems.append(f"padding={self.padding!r} must be a whole number of at least 0.")
-        if self.mode not in ("zero", "reflect"):
-            problems.append(f"mode={self.mode!r} is not known: choose from zero, reflect.")
-        if problems:
-            raise ValueError("AugmentConfig: " + " ".join(problems))
 
 
 def draw_offsets(count: int, padding: int, *, generator: torch.Generator) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
 from mimonets.data.images.unpickle import load_pickle
 from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
@@ -45,12 +46,12 @@ class Version:
 
 def load_cifar10(config: DataConfig) -> Splits[ImageSet]:
     """Load CIFAR-10: 50,000 training and 10,000 test images of 3x32x32 in 10 classes."""
-    return _load(config, CIFAR10, "cifar10", 10)
+    return _load(config, CIFAR10_FILES, "cifar10", 10)
 
 
 def load_cifar100(config: DataConfig) -> Splits[ImageSet]:
     """Load CIFAR-100: the shape of CIFAR-10 in 100 classes."""
-    return _load(config, CIFAR100, "cifar100", 100)
+    return _load(config, CIFAR100_FILES, "cifar100", 100)
 
 
 def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
@@ -187,7 +188,7 @@ def _read_python(
     return read
 
 
-CIFAR10 = (
+CIFAR10_FILES = (
     Version(
         "cifar-10-batches-py",
         "cifar-10-python.tar.gz",
@@ -205,7 +206,7 @@ CIFAR10 = (
         _read_binary(1),
     ),
 )
-CIFAR100 = (
+CIFAR100_FILES = (
     Version(
         "cifar-100-python",
         "cifar-100-python.tar.gz",
@@ -222,4 +223,45 @@ CIFAR100 = (
         "test.bin",
         _read_binary(2),
     ),
+)
+
+
+_PAGE = HOME + "cifar.html"
+_OBJECTS = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+_FINE = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
+camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
+dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower
+leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid
+otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray
+road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR10 = DataSet(
+    name="cifar10",
+    load=load_cifar10,
+    kind="images",
+    takes=frozenset({"validation"}),
+    class_names=_OBJECTS,
+    home=_PAGE,
+)
+IMAGE = DataSet(
+    name="image",
+    load=load_grey_sequences,
+    kind="sequences",
+    takes=frozenset({"validation"}),
+    class_names=_OBJECTS,
+    home=_PAGE,
+)
+CIFAR100 = DataSet(
+    name="cifar100",
+    load=load_cifar100,
+    kind="images",
+    takes=frozenset({"validation"}),
+    class_names=tuple(_FINE.split()),
+    home=_PAGE,
 )

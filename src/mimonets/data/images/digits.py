@@ -5,6 +5,7 @@ import torch
 
 from mimonets._extras import need
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DIGITS, DataSet
 from mimonets.data.sets import ImageSet, Splits, hold_out
 
 TEST = 297  # of 1,797
@@ -24,3 +25,14 @@ def load_digits(config: DataConfig) -> Splits[ImageSet]:
     train, test = hold_out(everything, TEST, seed=0)
     assert test is not None
     return Splits(train, None, ImageSet(test.images, test.labels, 10, "digits test"))
+
+
+DIGITS_8X8 = DataSet(
+    name="digits",
+    load=load_digits,
+    kind="images",
+    takes=frozenset({"validation"}),
+    class_names=DIGITS,
+    home="https://archive.ics.uci.edu/dataset/80",
+    licence="CC BY 4.0",
+)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DIGITS, DataSet
 from mimonets.data.files import Remote, find_or_fetch
 from mimonets.data.sets import ImageSet, Splits
 from mimonets.data.unpack import damaged, most_bytes, open_binary, reading
@@ -86,3 +87,26 @@ def read_idx(path: Path) -> Tensor:
             many = "more" if len(content) > announced else f"{len(content)}"
             raise damaged(path, f"{many} bytes do not hold the shape {shape} it announces")
     return torch.from_numpy(np.frombuffer(content, np.uint8).reshape(shape).copy())
+
+
+MNIST = DataSet(
+    name="mnist",
+    load=load_mnist,
+    kind="images",
+    takes=frozenset({"validation"}),
+    held_out=5_000,  # as in the paper
+    class_names=DIGITS,
+    home=MNIST_HOME,
+)
+FASHION_MNIST = DataSet(
+    name="fashion-mnist",
+    load=load_fashion_mnist,
+    kind="images",
+    takes=frozenset({"validation"}),
+    class_names=(
+        *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    ),
+    home="https://github.com/zalandoresearch/fashion-mnist",
+    licence="MIT",
+)

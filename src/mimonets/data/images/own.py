@@ -1,5 +1,6 @@
 """Your own images: a folder with one sub-folder per class, or arrays in an .npz."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.images.reading import ENDINGS, Array, read_image
 from mimonets.data.sets import ImageSet, Splits, hold_out
 from mimonets.data.unpack import load_arrays, reading
@@ -38,7 +40,7 @@ def load_folder(config: DataConfig) -> Splits[ImageSet]:
     files = [_files(root, classes) for root in roots]
     images = _read_images([file for part in files for file, _ in part])
     labels = torch.tensor([label for part in files for _, label in part])
-    everything = ImageSet(images, labels, len(classes), f"{folder.name} train")
+    everything = ImageSet(images, labels, len(classes), f"{folder.name} train", tuple(classes))
     if len(roots) == 1:
         return _split(everything, config.seed)
     index = torch.arange(len(images))
@@ -86,11 +88,7 @@ def _split(everything: ImageSet, seed: int) -> Splits[ImageSet]:
 
 def _named(train: ImageSet, test: ImageSet) -> Splits[ImageSet]:
     name = train.name.removesuffix(" train")
-    return Splits(
-        ImageSet(train.images, train.labels, train.num_classes, f"{name} train"),
-        None,
-        ImageSet(test.images, test.labels, test.num_classes, f"{name} test"),
-    )
+    return Splits(replace(train, name=f"{name} train"), None, replace(test, name=f"{name} test"))
 
 
 def _class_names(folder: Path) -> list[str]:
@@ -161,3 +159,21 @@ def _arrays_to_set(images: np.ndarray, labels: np.ndarray, where: str) -> ImageS
         int(labels.max()) + 1,
         Path(where.partition(",")[0]).stem,
     )
+
+
+FOLDER = DataSet(
+    name="folder",
+    load=load_folder,
+    kind="images",
+    takes=frozenset({"validation"}),
+    needs_dir="a folder with one sub-folder per class",
+    licence="yours",
+)
+NPZ = DataSet(
+    name="npz",
+    load=load_npz,
+    kind="images",
+    takes=frozenset({"validation"}),
+    needs_dir="a .npz",
+    licence="yours",
+)

@@ -7,7 +7,8 @@ from typing import IO, Any
 import numpy as np
 
 from mimonets._extras import need
-from mimonets.data.unpack import DamagedFileError, damaged, reading
+from mimonets._inputs import InputSpec
+from mimonets.data.unpack import DamagedFileError, damaged, load_array, reading
 
 Array = np.ndarray[Any, Any]
 
@@ -59,6 +60,40 @@ def read_image(
             else:
                 picture = opened.convert("L" if opened.mode in GREY else "RGB")
             return np.array(picture if mode is None else picture.convert(mode))
+
+
+def read_array(path: Path) -> list[Array]:
+    """Read the uint8 images of an .npy: (h, w), (h, w, 3), (3, h, w), or many, (n, ...)."""
+    images = load_array(path)
+    if images.dtype != np.uint8 or images.ndim not in (2, 3, 4) or 0 in images.shape:
+        raise DamagedFileError(
+            f"{path}: expected uint8 images (h, w), (h, w, 3), (3, h, w) or many of these, and "
+            f"this is {images.dtype} of shape {images.shape}."
+        )
+    colour = images.ndim == 4 or (images.ndim == 3 and 3 in (images.shape[0], images.shape[-1]))
+    many = images if images.ndim == (4 if colour else 3) else images[None]
+    if colour and many.shape[-1] not in (1, 3) and many.shape[1] in (1, 3):
+        many = many.transpose(0, 2, 3, 1)
+    if colour and many.shape[-1] not in (1, 3):
+        raise DamagedFileError(f"{path}: images of shape {many.shape[1:]} have no 1 or 3 channels.")
+    return [image[..., 0] if image.shape[2:] == (1,) else image for image in many]
+
+
+def to_input(image: Array, spec: InputSpec) -> Array:
+    """Turn a uint8 image, (h, w) or (h, w, 3), into one input (c, h, w) as in training.
+
+    Grey or colour as the network takes it, brought to the size of the training images, cropped and
+    standardised.
+    """
+    image_module = need("PIL.Image", "Pillow")
+    channels, *size = spec.shape
+    height, width = spec.original or size
+    picture = image_module.fromarray(image).convert("L" if channels == 1 else "RGB")
+    if picture.size != (width, height):
+        picture = picture.resize((width, height), image_module.Resampling.BOX)
+    pixels = np.asarray(picture, dtype=np.uint8)
+    pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return np.ascontiguousarray(spec.prepare(pixels), dtype=np.float32)
 
 
 def _high_byte(pixels: Array, where: str) -> Array:

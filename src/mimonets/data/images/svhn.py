@@ -12,6 +12,7 @@ import torch
 
 from mimonets._extras import need
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DIGITS, DataSet
 from mimonets.data.files import Remote, find_or_fetch
 from mimonets.data.sets import ImageSet, Splits
 from mimonets.data.unpack import damaged, most_bytes, reading
@@ -51,3 +52,14 @@ def read_mat(path: Path, title: str) -> ImageSet:
     images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
     labels[labels == 10] = 0
     return ImageSet(torch.from_numpy(images), torch.from_numpy(labels), 10, f"svhn {title}")
+
+
+SVHN = DataSet(
+    name="svhn",
+    load=load_svhn,
+    kind="images",
+    takes=frozenset({"validation"}),
+    class_names=DIGITS,
+    home=HOME,
+    licence="for non-commercial use only",
+)

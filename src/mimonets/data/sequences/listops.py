@@ -12,6 +12,7 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.files import cached, data_dir, find, fingerprint
 from mimonets.data.sequences.listops_trees import CLOSE, OPERATORS, sample_trees
 from mimonets.data.sets import SequenceSet, Splits
@@ -181,3 +182,14 @@ def _as_set(arrays: Arrays, name: str) -> SequenceSet:
 
 
 assert TOKEN_OF["X"] == CLOSE
+
+
+LISTOPS = DataSet(
+    name="listops",
+    load=load_listops,
+    kind="sequences",
+    takes=frozenset({"length", "min_length", "sizes"}),
+    class_names=DIGITS,
+    home="https://github.com/google-research/long-range-arena",
+    licence="generated, or Apache-2.0 as released",
+)

@@ -11,6 +11,7 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.files import cached, data_dir, find, fingerprint
 from mimonets.data.images.reading import read_image
 from mimonets.data.sequences.snakes import draw_images
@@ -133,3 +134,14 @@ def _as_set(images: np.ndarray, labels: np.ndarray, name: str) -> SequenceSet:
     lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
     title = f"pathfinder {name}".strip()
     return SequenceSet(tokens, lengths, torch.from_numpy(labels), 256, 2, title)
+
+
+PATHFINDER = DataSet(
+    name="pathfinder",
+    load=load_pathfinder,
+    kind="sequences",
+    takes=frozenset({"sizes", "contour_length"}),
+    class_names=("apart", "connected"),
+    home="https://github.com/google-research/long-range-arena",
+    licence="generated, or Apache-2.0 as released",
+)

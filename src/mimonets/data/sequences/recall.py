@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.interface import IGNORED
 from mimonets.data.sets import SequenceSet, Splits
 
@@ -93,3 +94,21 @@ def _as_set(sequences: np.ndarray, name: str, *, every: bool) -> SequenceSet:
         labels[:, :-1] = IGNORED
     lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
     return SequenceSet(tokens, lengths, labels, VOCAB_SIZE, VOCAB_SIZE, name)
+
+
+RECALL = DataSet(
+    name="recall",
+    load=load_recall,
+    kind="sequences",
+    takes=frozenset({"length", "sizes", "targets"}),
+    home="https://github.com/HazyResearch/safari",
+    licence="generated",
+)
+INDUCTION = DataSet(
+    name="induction",
+    load=load_induction,
+    kind="sequences",
+    takes=frozenset({"length", "sizes", "targets"}),
+    home="https://github.com/HazyResearch/safari",
+    licence="generated",
+)

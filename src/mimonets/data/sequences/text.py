@@ -13,6 +13,7 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
+from mimonets.data.dataset import DataSet
 from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
 from mimonets.data.sets import SequenceSet, Splits
 from mimonets.data.unpack import Arrays, archive_files, damaged, open_binary, reading
@@ -203,3 +204,21 @@ def _pairs(path: Path, documents: list[bytes], pairs: list[list[int]], labels: l
     arrays["pairs"] = np.array(pairs, dtype=np.int64)
     arrays["labels"] = np.array(labels, dtype=np.int64)
     return arrays
+
+
+TEXT = DataSet(
+    name="text",
+    load=load_text,
+    kind="sequences",
+    takes=frozenset({"length", "validation"}),
+    class_names=("negative", "positive"),
+    home="https://ai.stanford.edu/~amaas/data/sentiment/",
+)
+RETRIEVAL = DataSet(
+    name="retrieval",
+    load=load_retrieval,
+    kind="sequences",
+    takes=frozenset({"length"}),
+    class_names=("unrelated", "citing"),
+    home=LRA_RELEASE,
+)

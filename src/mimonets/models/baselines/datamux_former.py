@@ -4,7 +4,7 @@ Murahari et al., "DataMUX: Data Multiplexing for Neural Networks", NeurIPS 2022.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,10 +27,6 @@ class DataMUXFormerConfig(TransformerConfig):
 
     num_streams: int = size(2)  # sequences per superposition; slots in their words
     demux: DemuxName = "index"  # a prefix place per stream, joined to every token; or a layer each
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        return [*super().problems(), *self._wrong_choice("demux", get_args(DemuxName))]
 
 
 class GaussianMultiplexing(nn.Module):
@@ -130,7 +126,7 @@ class DataMUXFormer(SequenceModel):
     >>> config = DataMUXFormerConfig(vocab_size=9, max_length=12, num_classes=3, depth=1)
     >>> model = DataMUXFormer(config).eval()
     >>> tokens = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 0]])
-    >>> model(tokens).shape, model(tokens, retrieval=True).shape
+    >>> model(tokens).shape, model.retrieval_logits(tokens).shape
     (torch.Size([3, 3]), torch.Size([3, 3, 9]))
     """
 
@@ -156,16 +152,13 @@ class DataMUXFormer(SequenceModel):
         tokens: Tensor,
         mask: Tensor | None = None,
         active_streams: int | None = None,
-        *,
-        retrieval: bool = False,
-        **options: Any,
     ) -> Tensor:
-        """Answer each sequence, or with ``retrieval`` name the token at each of its places.
+        """Answer each sequence; while ``retrieval`` warms up, name the token at each of its places.
 
         Naming the inputs is what the original warms up with; see :meth:`retrieval_logits`.
         """
-        if not retrieval:
-            return super().forward(tokens, mask, active_streams, **options)
+        if self.warm_up != "retrieval":
+            return super().forward(tokens, mask, active_streams)
         self.check_tokens(tokens, mask)
         return self.retrieval_logits(tokens, mask, active_streams)
 

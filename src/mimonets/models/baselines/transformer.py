@@ -1,14 +1,14 @@
 """The one-input baselines of MIMOFormer: softmax attention, and linear attention."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Generator, Tensor, nn
 
 from mimonets._config import size
 from mimonets.attention import DPFP, FeatureMap, ReLUFeatures, SoftmaxFeatures
 from mimonets.attention.modules import Attention, LinearAttention, SoftmaxAttention
-from mimonets.models.blocks import Alone, Block
+from mimonets.models.blocks import Block
 from mimonets.models.sequence import SequenceModel, TransformerConfig
 from mimonets.vsa import check_active_streams
 
@@ -22,10 +22,6 @@ class PerformerConfig(TransformerConfig):
     features: FeatureName = "relu"  # FAVOR+ with ReLU or softmax features, or DPFP
     num_features: int = size(256)  # R in the paper; DPFP has 2 * head_dim * dpfp_nu
     dpfp_nu: int = size(1)
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        return [*super().problems(), *self._wrong_choice("features", get_args(FeatureName))]
 
 
 class Transformer(SequenceModel):
@@ -52,18 +48,16 @@ class Transformer(SequenceModel):
     def encode(self, tokens: Tensor, mask: Tensor | None, active_streams: int | None) -> Tensor:
         """Run the blocks on every sequence by itself; only one active stream fits."""
         check_active_streams(active_streams, self.num_streams)
-        return self.run_blocks(tokens, mask)
-
-    def run_blocks(self, tokens: Tensor, mask: Tensor | None, alone: Alone | None = None) -> Tensor:
-        """Embed, run the blocks and summarise."""
         x, mask = self.embedding(tokens, mask)
         for block in self.blocks:
-            x = block(x, mask, alone)
+            x = block(x, mask, self.warm_up)
         return self.summarise(x, mask)
 
 
 class Performer(Transformer):
     """Linear attention (FAVOR+ or DPFP): time and memory grow with the length, not its square.
+
+    The warm-up ``exact`` takes a softmax in place of the features.
 
     >>> config = PerformerConfig(vocab_size=9, max_length=12, num_classes=3, depth=1)
     >>> Performer(config).eval()(torch.tensor([[1, 2, 3], [4, 5, 6]])).shape
@@ -74,13 +68,6 @@ class Performer(Transformer):
     config_class = PerformerConfig
     config: PerformerConfig
     warm_ups = frozenset({"exact"})
-
-    def encode(
-        self, tokens: Tensor, mask: Tensor | None, active_streams: int | None, exact: bool = False
-    ) -> Tensor:
-        """Run the blocks; ``exact`` takes a softmax in place of the features."""
-        check_active_streams(active_streams, self.num_streams)
-        return self.run_blocks(tokens, mask, "exact" if exact else None)
 
     def make_attention(self, generator: Generator | None) -> Attention:
         """Make the attention of one block, with random features of its own."""

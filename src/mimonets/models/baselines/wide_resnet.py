@@ -5,7 +5,7 @@ Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from mimonets.layers import (
     TiedConv2d,
     init_convolution,
     make_activation,
-    running,
     total_isometry_penalty,
 )
 from mimonets.models.base import MAX_DEPTH, MIN_IMAGE_SIZE, ImageModel
@@ -62,7 +61,6 @@ class WideResNetConfig(Config):
                 f"depth={self.depth} does not split into three equal stages: "
                 f"a WideResNet needs depth = 6n + 4, such as 10, 16 or 28."
             )
-        found += self._wrong_choice("activation", get_args(ActivationName))
         if not found and self.image_size < MIN_IMAGE_SIZE * self.stem_stride:
             found.append(
                 f"stem_stride={self.stem_stride} leaves too little of images of {self.image_size}x"
@@ -279,8 +277,7 @@ class WideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        with running(1):
-            return self.classifier(self.trunk(self.stem(images)))
+        return self.classifier(self.trunk(self.stem(images)))
 
     @property
     def title(self) -> str:
@@ -297,3 +294,8 @@ class WideIsoNet(WideResNet):
 
     kind = "wideisonet"
     config_class = WideIsoNetConfig
+
+    @classmethod
+    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+        """Keep the parametric ReLUs that version 1 had by default."""
+        return {"activation": "prelu", **config} if version == 1 else config

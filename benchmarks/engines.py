@@ -1,0 +1,249 @@
+"""How fast is each engine, with how much memory? Writes ``results/bench-engines.json``.
+
+All contenders run in one process on one thread, in turn, and CPU time is taken, so that a busy
+machine disturbs little. Weights are random: speed does not depend on them. Memory is measured in a
+process of its own, as the proportional set size after a call in each mode.
+
+    python benchmarks/engines.py prepare DIR    # export MIMOConv-28-10 and WideResNet-28-10
+    python benchmarks/engines.py conv DIR       # race them
+    python benchmarks/engines.py memory DIR     # memory, cold start, and the digits network
+    python benchmarks/engines.py accuracy DIR --run runs/digits    # what int8 costs a trained run
+    python benchmarks/engines.py former DIR     # MIMOFormer and Performer on 4,096 tokens
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mimonets import (
+    Engine,
+    MIMOConv,
+    MIMOConvConfig,
+    MIMOFormer,
+    Performer,
+    WideResNet,
+    WideResNetConfig,
+    export,
+)
+from mimonets._memory import keep_freed_memory
+from mimonets.cli.main import main as main_command
+from mimonets.evaluation import count_macs
+from mimonets.evaluation.engines import SIZE, median_ratio, memory_of, products
+from mimonets.evaluation.provenance import environment
+from mimonets.inference import cpu_features, read_manifest
+from mimonets.recipes import load_recipe
+from mimonets.recipes.execute import read_run
+
+RESULT = Path(__file__).parents[1] / "results" / "bench-engines.json"
+ENGINES = ("torch", "onnxruntime", "openvino", "openvino-bf16", "onnxruntime-int8", "openvino-int8")
+BATCH = 16
+
+
+def networks():
+    """Make the networks of the paper's main table, with random weights."""
+    torch.manual_seed(0)
+    return {
+        "mimoconv": MIMOConv(MIMOConvConfig(num_streams=4, num_classes=100)).eval(),
+        "wideresnet": WideResNet(WideResNetConfig(num_classes=100)).eval(),
+    }
+
+
+def prepare(folder):
+    """Export both networks in float32 and int8; what int8 costs does not matter here."""
+    for name, model in networks().items():
+        images = model.example_inputs(8)
+        export(
+            model,
+            folder / name,
+            int8=True,
+            calibration=[images],
+            evaluation=[(images, np.zeros(len(images), np.int64))],
+            max_loss=100,
+            measure=False,
+            inputs=images,
+            tell=lambda line: print(line, flush=True),
+        )
+
+
+def race(contenders, rounds, warmup=1):
+    """CPU seconds of each contender, round after round, each starting with another one."""
+    for _, run in contenders * warmup:
+        run()
+    seconds = {name: [] for name, _ in contenders}
+    for number in range(rounds):
+        first = number % len(contenders)
+        for name, run in [*contenders[first:], *contenders[:first]]:
+            start = time.process_time()
+            run()
+            seconds[name].append(time.process_time() - start)
+        print(f"round {number + 1} of {rounds}", flush=True)
+    return seconds
+
+
+def ratio(seconds, one, other):
+    """Say how many times as fast ``one`` is as ``other``, round by round."""
+    return median_ratio(seconds[one], seconds[other])
+
+
+MODELS = dict.fromkeys(
+    ("1 active", "2 active", "4 active"), MIMOConvConfig(num_streams=4, num_classes=100)
+) | {"WideResNet": WideResNetConfig(num_classes=100)}
+MODES = {"1 active": 1, "2 active": 2, "4 active": 4, "WideResNet": 1}
+
+
+def conv(folder, rounds):
+    """Race MIMOConv-28-10 and WideResNet-28-10 in every engine."""
+    images = np.random.default_rng(0).standard_normal((BATCH, 3, 32, 32), dtype=np.float32)
+    contenders = []
+    for backend in ENGINES:
+        plain = Engine(folder / "wideresnet", backend, threads=1)
+        ours = Engine(folder / "mimoconv", backend, threads=1)
+        contenders.append((f"{backend}, WideResNet", lambda e=plain: e(images)))
+        for mode in (1, 2, 4):
+            contenders.append((f"{backend}, {mode} active", lambda e=ours, m=mode: e(images, m)))
+    contenders += [(f"gemm {name}", run) for name, run in products().items()]
+    seconds = race(contenders, rounds)
+    peak = {
+        f"gemm {name}": SIZE**3 / statistics.median(seconds[f"gemm {name}"]) for name in products()
+    }
+    rows = []
+    for backend in ENGINES:
+        for what in ("WideResNet", "1 active", "2 active", "4 active"):
+            name = f"{backend}, {what}"
+            per_input = count_macs(MODELS[what], MODES[what]).paper
+            rate = BATCH / statistics.median(seconds[name])
+            kind = "gemm int8" if "int8" in backend else "gemm float32"
+            rows.append(
+                {
+                    "engine": backend,
+                    "network": what,
+                    "inputs_per_second": rate,
+                    "over_eager_wideresnet": ratio(seconds, name, "torch, WideResNet"),
+                    "over_same_engine_wideresnet": ratio(seconds, name, f"{backend}, WideResNet"),
+                    "over_one_active": ratio(seconds, name, f"{backend}, 1 active"),
+                    "share_of_gemm": rate * per_input / peak[kind],
+                    "seconds": seconds[name],
+                }
+            )
+    return {"batch_size": BATCH, "gemm_gmacs": {k: v / 1e9 for k, v in peak.items()}, "rows": rows}
+
+
+def memory(folder):
+    """Measure memory with no, one and all modes open."""
+    names = ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8")
+    return {name: memory_of(folder / "mimoconv", name, (1, 2, 3, 4), threads=1) for name in names}
+
+
+def digits(folder, rounds=200):
+    """One group of the digits network in each engine."""
+    torch.manual_seed(0)
+    config = load_recipe("digits-mimoconv-dynamic").model
+    if not (folder / "digits").is_dir():
+        export(MIMOConv(config).eval(), folder / "digits", modes=(4,), measure=False)
+    image = np.zeros((4, 1, 8, 8), np.float32)
+    engines = {
+        b: Engine(folder / "digits", b, threads=1) for b in ("torch", "onnxruntime", "openvino")
+    }
+    contenders = [(name, lambda e=e: e(image, 4)) for name, e in engines.items()]
+    seconds = {name: [] for name in engines}
+    for name, run in contenders * rounds:
+        start = time.process_time()
+        run()
+        seconds[name].append(time.process_time() - start)
+    return {
+        name: {
+            "milliseconds": 1000 * statistics.median(seconds[name][5:]),
+            "of_eager": statistics.median(seconds[name][5:])
+            / statistics.median(seconds["torch"][5:]),
+        }
+        for name in engines
+    }
+
+
+def accuracy(folder, run):
+    """Export a trained run with int8, and keep what the manifest says of every mode."""
+    name = read_run(run).name
+    if main_command(["export", run, "--out", str(folder / name), "--int8"]):
+        raise SystemExit(2)
+    manifest = read_manifest(folder / name)
+    return {
+        name: {
+            "modes": [vars(mode) for mode in manifest.modes],
+            "notes": {kind: graphs.notes for kind, graphs in manifest.formats.items()},
+        }
+    }
+
+
+def former(folder, rounds):
+    """Race MIMOFormer 4x4 against the Performer on LRA Text at full length."""
+    torch.manual_seed(0)
+    variants = {"mlp": "attention+mlp", "qkv": "attention+mlp+qkv"}
+    models = {"Performer": Performer(load_recipe("lra-text-performer").model).eval()}
+    for variant, kind in variants.items():
+        models[kind] = MIMOFormer(load_recipe(f"lra-text-mimoformer-4x4-{variant}").model).eval()
+    tokens = np.random.default_rng(0).integers(256, size=(16, 4096))
+    contenders, inputs = [], {}
+    for name, model in models.items():
+        place = folder / name.replace("+", "-")
+        streams = model.num_streams
+        if not place.is_dir():
+            short = torch.from_numpy(tokens[:, :64])
+            export(model, place, modes=(streams,), measure=False, inputs=short)
+        mine = tokens[: max(4, streams)]  # a Performer's sequences are as fast in any number
+        for backend in ("torch", "openvino"):
+            engine = Engine(place, backend, threads=1)
+            engine(mine[:, :64], streams)
+            title = f"{backend}, {name}"
+            inputs[title] = len(mine)
+            contenders.append((title, lambda e=engine, x=mine, s=streams: e(x, s)))
+    seconds = race(contenders, rounds, warmup=0)
+    each = {name: [t / inputs[name] for t in times] for name, times in seconds.items()}
+    return {
+        "tokens": 4096,
+        "rows": [
+            {
+                "engine": name.partition(", ")[0],
+                "network": name.partition(", ")[2],
+                "sequences": inputs[name],
+                "sequences_per_second": 1 / statistics.median(each[name]),
+                "over_performer": ratio(each, name, f"{name.partition(', ')[0]}, Performer"),
+                "seconds": seconds[name],
+            }
+            for name, _ in contenders
+        ],
+    }
+
+
+def main():
+    """Run one part, and write what it measured beside the others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("prepare", "conv", "memory", "accuracy", "former"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--run", default="runs/digits-mimoconv-dynamic")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.part == "prepare":
+        prepare(args.folder)
+        return
+    keep_freed_memory()
+    if args.part == "conv":
+        found = {"conv": conv(args.folder, args.rounds)}
+    elif args.part == "memory":
+        found = {"memory": memory(args.folder), "digits": digits(args.folder)}
+    elif args.part == "accuracy":
+        found = {"accuracy": accuracy(args.folder, args.run)}
+    else:
+        found = {"former": former(args.folder, args.rounds)}
+    record = {**(json.loads(RESULT.read_text()) if RESULT.exists() else {}), **found}
+    record["environment"] = {**environment(), "threads": 1, "features": cpu_features()}
+    RESULT.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

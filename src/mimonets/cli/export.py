@@ -1,0 +1,132 @@
+"""``mimonets export``: every mode of a trained network, for other runtimes, in one folder."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from mimonets._show import make_console, print_json
+from mimonets.cli._options import add_data, add_json, modes
+
+CALIBRATION_INPUTS = 512
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "export",
+        help="every mode of a trained network for ONNX Runtime, OpenVINO or torch.export",
+        description="Write all modes of a network with one file of weights. Each mode is compared "
+        "with PyTorch before anything is written, and for a run its accuracy is measured on the "
+        "test data. mimonets.Engine(OUT) runs the folder, without PyTorch too.",
+    )
+    parser.add_argument("source", metavar="DIR", help="a run's folder, or a saved model")
+    parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
+    parser.add_argument(
+        "--format",
+        action="append",
+        choices=("onnx", "openvino", "pt2"),
+        help="what to write; may be repeated (onnx, which both runtimes read)",
+    )
+    parser.add_argument(
+        "--int8", action="store_true", help="also int8, calibrated on the run's training data"
+    )
+    parser.add_argument(
+        "--max-loss",
+        type=float,
+        default=0.3,
+        metavar="POINTS",
+        help="accuracy that int8 may cost in any mode (%(default)s)",
+    )
+    parser.add_argument(
+        "--active-streams", type=modes, metavar="1,2,max", help="only these modes; by default all"
+    )
+    add_data(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: Namespace) -> None:
+    """Export a network, and say what each mode is worth."""
+    from mimonets.inference import export, read_manifest
+    from mimonets.models import load
+
+    source = Path(args.source)
+    is_run = (source / "recipe.yaml").is_file()
+    if args.int8 and not is_run:
+        raise ValueError(
+            f"--int8 is calibrated and checked on a run's data, and {source} is no run: pass the "
+            f"folder that `mimonets train` wrote, or call mimonets.export with calibration=..."
+        )
+    calibration, evaluation, spec = None, None, None
+    if is_run:
+        from mimonets.recipes.execute import choose_model
+
+        source = choose_model(source)[1]
+        calibration, evaluation, spec = _data(args)
+    model = load(source)
+    chosen = [model.num_streams if mode is None else mode for mode in args.active_streams or ()]
+    folder = export(
+        model,
+        args.out,
+        formats=tuple(args.format or ("onnx",)),
+        int8=args.int8,
+        calibration=calibration,
+        evaluation=evaluation,
+        max_loss=args.max_loss,
+        modes=chosen or None,
+        inputs=None if evaluation is None else evaluation[0][0],
+        input_spec=model.input_spec or spec,
+        tell=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    manifest = read_manifest(folder)
+    if args.json:
+        print_json(manifest.as_dict())
+        return
+    make_console().print(_table(folder, manifest))
+    print(f"Next: mimonets.Engine({str(folder)!r}), or `mimonets serve {folder}`.")
+
+
+def _data(args: Namespace) -> tuple[list[Any], list[Any], Any]:
+    """Load what to calibrate and to evaluate on, and how inputs were prepared."""
+    from mimonets.data import load_data
+    from mimonets.recipes import data_settings
+    from mimonets.recipes.execute import (
+        describe_inputs,
+        make_batches,
+        make_train_batches,
+        read_run,
+    )
+
+    name = read_run(args.source).data.name
+    recipe = read_run(args.source, data_settings(args.data_dir, name))
+    splits = load_data(recipe.data)
+    training = make_train_batches(recipe, splits)
+    calibration: list[Any] = []
+    for batch in make_batches(splits.train, training).epoch(0) if args.int8 else ():
+        calibration.append(batch)
+        if sum(len(part[0]) for part in calibration) >= CALIBRATION_INPUTS:
+            break
+    evaluation = list(make_batches(splits.test, training).epoch(0))
+    return calibration, evaluation, describe_inputs(recipe, training)
+
+
+def _table(folder: Path, manifest: Any) -> Any:
+    """Show the modes: operations, accuracy in every precision, and the time of one group."""
+    from rich.table import Table
+
+    table = Table(title=f"{manifest.model} in {folder}: {', '.join(manifest.formats)}")
+    precisions = list(manifest.modes[0].accuracy)
+    backends = list(manifest.modes[0].service_seconds)
+    for name in ("active", "MMAC/input", *(f"accuracy, {name}" for name in precisions)):
+        table.add_column(name, justify="right")
+    for name in backends:
+        table.add_column(f"ms/group, {name}", justify="right")
+    for mode in manifest.modes:
+        table.add_row(
+            str(mode.active_streams),
+            f"{mode.macs_per_input / 1e6:.2f}",
+            *(f"{mode.accuracy[name]:.2%}" for name in precisions),
+            *(f"{1000 * mode.service_seconds[name][0][1]:.3g}" for name in backends),
+        )
+    return table

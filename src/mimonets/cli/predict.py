@@ -1,0 +1,134 @@
+"""``mimonets predict``: labels and probabilities for image files."""
+
+import argparse
+import io
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from mimonets._show import make_console, print_json
+from mimonets.cli._options import add_json, positive
+
+MOST_BYTES = 2**26  # that are read from standard input
+
+
+def add_parser(subparsers: Any) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="labels and probabilities for image files",
+        description="Name the likeliest classes of images: PNG, JPEG, BMP, WebP or NumPy arrays, "
+        "from files, folders or standard input (-). They are brought to the size, colours and "
+        "scale of the training data, and neighbours share a pass.",
+    )
+    parser.add_argument("model", metavar="DIR|NAME", help="a run, a saved model, or its name")
+    parser.add_argument("images", nargs="+", metavar="FILE", help="a file, a folder, or -")
+    parser.add_argument(
+        "--active-streams", type=positive, metavar="A", help="inputs per pass (all streams)"
+    )
+    parser.add_argument(
+        "--top", type=positive, default=3, metavar="K", help="classes (%(default)s)"
+    )
+    for name in ("mean", "deviation"):
+        parser.add_argument(
+            f"--{name}",
+            type=numbers,
+            metavar="X,...",
+            help=f"the training data's {name} per channel, 0..255, if the model does not say",
+        )
+    parser.add_argument("--crop", type=positive, metavar="N", help="centre square, likewise")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: Namespace) -> None:
+    """Name the likeliest classes of every image."""
+    from mimonets.evaluation.predict import check_spec, predict
+
+    model = _load(args.model)
+    spec = check_spec(model, _described(model, args))
+    names, pictures = zip(*_pictures(args.images), strict=True)
+    found = predict(model, pictures, spec=spec, active_streams=args.active_streams, top=args.top)
+    if args.json:
+        print_json(
+            [
+                {"file": name, "classes": [asdict(guess) for guess in guesses]}
+                for name, guesses in zip(names, found, strict=True)
+            ]
+        )
+        return
+    from rich.table import Table
+
+    active = args.active_streams or model.num_streams
+    table = Table(title=f"{args.model}, {active} inputs per pass")
+    for column in ("file", "class", "probability", "or"):
+        table.add_column(column, justify="right" if column == "probability" else "left")
+    for name, (best, *others) in zip(names, found, strict=True):
+        rest = ", ".join(f"{guess.label} {guess.probability:.1%}" for guess in others)
+        table.add_row(name, best.label, f"{best.probability:.1%}", rest)
+    make_console().print(table)
+
+
+def _load(name: str) -> Any:
+    """Load a run's model, a saved one, or one that ships with the package."""
+    import mimonets
+    from mimonets.recipes.execute import choose_model
+
+    folder = Path(name)
+    if (folder / "recipe.yaml").is_file():
+        folder = choose_model(folder)[1]
+    if folder.is_dir():
+        return mimonets.load(folder)
+    create = getattr(mimonets, "create", None)
+    if create is None:
+        raise ValueError(f"There is no folder {name}: give that of a run or of a saved model.")
+    return create(name, pretrained=True)
+
+
+def _described(model: Any, args: Namespace) -> Any:
+    """Add what the command line says to the description of the model's inputs."""
+    said = {name: getattr(args, name) for name in ("mean", "deviation", "crop")}
+    said = {name: value for name, value in said.items() if value is not None}
+    if not said:
+        return None
+    return replace(getattr(model, "input_spec", None) or model.default_input_spec(), **said)
+
+
+def _pictures(names: list[str]) -> Iterator[tuple[str, Any]]:
+    """Read all images, one after the other."""
+    from mimonets.data.images.reading import ENDINGS, read_array, read_image
+
+    for name in names:
+        if name == "-":
+            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise ValueError(f"Standard input holds more than {MOST_BYTES} bytes.")
+            yield name, read_image(io.BytesIO(content), "standard input")
+            continue
+        place = Path(name)
+        paths = [place]
+        if place.is_dir():
+            paths = sorted(p for p in place.iterdir() if p.suffix.lower() in (*ENDINGS, ".npy"))
+            if not paths:
+                raise ValueError(f"{name} holds no image ({', '.join((*ENDINGS, '.npy'))}).")
+        for path in paths:
+            if path.suffix.lower() == ".npy":
+                pictures = read_array(path)
+                for number, picture in enumerate(pictures):
+                    title = f"{path} [{number}]" if len(pictures) > 1 else str(path)
+                    yield title, picture
+            else:
+                yield str(path), read_image(path)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Read numbers with commas, such as 125.3,123.0,113.9."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be numbers with commas, one per channel, such as 125.3,123.0,113.9"
+        ) from None

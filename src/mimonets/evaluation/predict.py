@@ -1,0 +1,77 @@
+"""Answers for single inputs: the likeliest classes and their probabilities."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from mimonets._inputs import InputSpec
+from mimonets.data.images.reading import Array, to_input
+from mimonets.evaluation.accuracy import device_of, evaluating
+from mimonets.vsa import check_active_streams
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One class that an input may belong to."""
+
+    label: str
+    probability: float
+
+
+def predict(
+    model: Any,
+    images: Iterable[Array],
+    *,
+    spec: InputSpec | None = None,
+    active_streams: int | None = None,
+    top: int = 1,
+    batch_size: int = 256,
+) -> list[list[Guess]]:
+    """Name the likeliest classes of images, best first, one list per image.
+
+    Neighbours share a pass, ``active_streams`` at a time.
+
+    Args:
+        model: any model that takes images.
+        images: uint8, (h, w) or (h, w, 3), of any size: they are brought to the size, colours and
+            scale of the training data.
+        spec: how to do that; by default the model's own ``input_spec``.
+        active_streams: the mode; by default the fastest.
+        top: how many classes to name.
+    """
+    spec = check_spec(model, spec)
+    mode = check_active_streams(active_streams, model.num_streams)
+    found: list[list[Guess]] = []
+    waiting = iter(images)
+    with evaluating(model):
+        while some := list(islice(waiting, batch_size)):
+            inputs = torch.from_numpy(np.stack([to_input(image, spec) for image in some]))
+            logits = model(inputs.to(device_of(model)), active_streams=mode)
+            best = logits.float().softmax(dim=-1).topk(min(top, logits.shape[-1]))
+            rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            found += [
+                [Guess(spec.label(index), share) for index, share in zip(*row, strict=True)]
+                for row in rows
+            ]
+    return found
+
+
+def check_spec(model: Any, spec: InputSpec | None = None) -> InputSpec:
+    """Find the description of a model's inputs, or say what is missing."""
+    spec = spec or getattr(model, "input_spec", None)
+    if spec is None or (spec.kind == "image" and spec.mean is None):
+        raise ValueError(
+            f"This {type(model).__name__} does not say how its images were prepared: give the mean "
+            f"and deviation of the training data on the scale 0..255 (--mean and --deviation, one "
+            f"number per channel; --crop if there was one), or train and save it again."
+        )
+    if spec.kind != "image":
+        raise ValueError(
+            f"This {type(model).__name__} takes token ids, and only images can be predicted: call "
+            f"the model itself."
+        )
+    return spec

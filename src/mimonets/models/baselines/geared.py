@@ -1,0 +1,233 @@
+"""One set of weights at several widths and resolutions: what a network with modes competes with.
+
+Yu et al., "Slimmable neural networks", ICLR 2019; Wang et al., "Resolution switchable networks",
+ECCV 2020. As their authors do, the gears share the weights of the convolutions and of the
+classifier, and each has batch norms of its own.
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mimonets._inputs import InputSpec
+from mimonets.layers import init_convolution
+from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
+from mimonets.models.baselines.wide_resnet import WideResNetConfig
+from mimonets.vsa import check_active_streams
+
+# b batch   c feature maps   h, w position
+
+UNUSED = ("activation", "skip_init", "dirac_init", "shortcut_norm", "final_norm", "stem_stride")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GearedWideResNetConfig(WideResNetConfig):
+    """A WideResNet that runs at several widths, at several resolutions, or at both.
+
+    Gear 1 is the first of both lists; put the most accurate there. A slimmable network has several
+    widths at ``shrinks=(1, 1, 1)``, a resolution-switchable one several shrinks at full width.
+    """
+
+    widths: tuple[float, ...] = (1.0, 0.5, 0.25)  # of each gear: fraction of the feature maps
+    shrinks: tuple[int, ...] = (1, 1, 1)  # of each gear: pixels per side averaged to one
+
+    def __post_init__(self) -> None:
+        """Check all settings; lists read from JSON or YAML become tuples."""
+        for name in ("widths", "shrinks"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        super().__post_init__()
+
+    @property
+    def num_gears(self) -> int:
+        """How many operating points there are."""
+        return len(self.widths)
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems()
+        if not self.widths or len(self.widths) != len(self.shrinks):
+            found.append(
+                f"widths={self.widths} and shrinks={self.shrinks} must be equally long: a gear has "
+                f"one of each."
+            )
+        if not all(0 < width <= 1 for width in self.widths):
+            found.append(f"widths={self.widths} must be fractions above 0 and at most 1.")
+        wrong = [shrink for shrink in self.shrinks if shrink < 1]
+        if wrong or (not found and self.image_size // max(self.shrinks) < MIN_IMAGE_SIZE):
+            found.append(
+                f"shrinks={self.shrinks} must be whole numbers of at least 1 that leave "
+                f"{MIN_IMAGE_SIZE} of {self.image_size} pixels."
+            )
+        found += [
+            f"{name}={getattr(self, name)!r} is not for networks with gears: leave it out."
+            for name in UNUSED
+            if getattr(self, name) != getattr(WideResNetConfig, name)
+        ]
+        return found
+
+
+class GearConv2d(nn.Module):
+    """A convolution of which a gear uses the first filters, and of those the first maps."""
+
+    def __init__(self, maps_in: int, maps_out: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        whole = nn.Conv2d(maps_in, maps_out, kernel, bias=False)
+        init_convolution(whole)
+        self.weight = whole.weight
+        self.stride = stride
+        self.padding = 1 if kernel > 1 else 0
+
+    def forward(self, x: Tensor, fraction: float) -> Tensor:
+        """Convolve (b, c, h, w) into ``fraction`` of the feature maps."""
+        weight = self.weight[: part_of(self.weight.shape[0], fraction), : x.shape[1]]
+        return F.conv2d(x, weight, stride=self.stride, padding=self.padding)
+
+
+class GearLinear(nn.Module):
+    """A classifier of which a gear uses the weights of the first features."""
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        whole = nn.Linear(features, outputs)
+        self.weight, self.bias = whole.weight, whole.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features (b, c) to answers (b, classes)."""
+        return F.linear(x, self.weight[:, : x.shape[1]], self.bias)
+
+
+def part_of(maps: int, fraction: float) -> int:
+    """Count the maps of a gear, at least one.
+
+    >>> part_of(16, 0.25), part_of(16, 0.01)
+    (4, 1)
+    """
+    return max(1, round(maps * fraction))
+
+
+class GearNorm(nn.ModuleList):
+    """A batch norm for each gear."""
+
+    def __init__(self, maps: int, config: GearedWideResNetConfig) -> None:
+        super().__init__(nn.BatchNorm2d(part_of(maps, width)) for width in config.widths)
+
+
+class GearBlock(nn.Module):
+    """The residual block of a WideResNet, see :class:`ResidualBlock`, in gears."""
+
+    def __init__(
+        self, config: GearedWideResNetConfig, maps_in: int, maps_out: int, stride: int
+    ) -> None:
+        super().__init__()
+        self.norm1 = GearNorm(maps_in, config)
+        self.conv1 = GearConv2d(maps_in, maps_out, 3, stride)
+        self.norm2 = GearNorm(maps_out, config)
+        self.conv2 = GearConv2d(maps_out, maps_out, 3)
+        self.activations = nn.ModuleList(nn.ReLU() for _ in range(2))
+        self.shortcut: GearConv2d | None = None
+        if stride != 1 or maps_in != maps_out:
+            self.shortcut = GearConv2d(maps_in, maps_out, 1, stride)
+
+    def forward(self, x: Tensor, gear: int, fraction: float) -> Tensor:
+        """Map (b, c, h, w) to (b, c', h', w')."""
+        first, second = self.activations
+        residual = self.conv1(first(self.norm1[gear](x)), fraction)
+        residual = self.conv2(second(self.norm2[gear](residual)), fraction)
+        return residual + (x if self.shortcut is None else self.shortcut(x, fraction))
+
+
+class GearedWideResNet(ImageModel):
+    """A WideResNet with gears: one input per pass, accuracy against cost chosen at every call.
+
+    >>> config = GearedWideResNetConfig(depth=10, width=1, num_classes=10)
+    >>> model = GearedWideResNet(config).eval()
+    >>> model(torch.zeros(2, 3, 32, 32), gear=3).shape
+    torch.Size([2, 10])
+    """
+
+    kind = "gearedresnet"
+    config_class = GearedWideResNetConfig
+    config: GearedWideResNetConfig
+
+    def __init__(self, config: GearedWideResNetConfig) -> None:
+        super().__init__(config)
+        self.stem = GearConv2d(config.in_channels, config.stem_maps, 3)
+        self.stem_norm = GearNorm(config.stem_maps, config)
+        self.stem_activation = nn.ReLU()
+        blocks = []
+        maps_in = config.stem_maps
+        for stage, maps in enumerate((16, 32, 64)):
+            for index in range(config.blocks_per_stage):
+                stride = 2 if stage > 0 and index == 0 else 1
+                blocks.append(GearBlock(config, maps_in, maps * config.width, stride))
+                maps_in = maps * config.width
+        self.trunk = nn.ModuleList(blocks)
+        self.final_norm = GearNorm(maps_in, config)
+        self.final_activation = nn.ReLU()
+        self.pool = nn.AdaptiveAvgPool2d(config.pool)
+        self.classifier = GearLinear(config.features, config.num_classes)
+
+    @property
+    def num_gears(self) -> int:
+        """How many operating points there are; training draws one for every step."""
+        return self.config.num_gears
+
+    def forward(
+        self, images: Tensor, active_streams: int | None = None, gear: int | None = None
+    ) -> Tensor:
+        """Classify images (b, c, h, w) in a gear, from 1 (the default) to ``num_gears``.
+
+        ``active_streams`` is there so that all models are called alike; only 1 fits.
+        """
+        self.check_images(images)
+        check_active_streams(active_streams, self.num_streams)
+        index = self._check_gear(gear) - 1
+        fraction, shrink = self.config.widths[index], self.config.shrinks[index]
+        x = F.avg_pool2d(images, shrink) if shrink > 1 else images
+        x = self.stem_activation(self.stem_norm[index](self.stem(x, fraction)))
+        for block in self.trunk:
+            x = block(x, index, fraction)
+        x = self.final_activation(self.final_norm[index](x))
+        return self.classifier(self.pool(x).flatten(1))
+
+    def in_gear(self, gear: int) -> "InGear":
+        """Give this network fixed in one gear, for everything that knows no gears."""
+        return InGear(self, self._check_gear(gear))
+
+    def _check_gear(self, gear: int | None) -> int:
+        if gear is None:
+            return 1
+        if isinstance(gear, bool) or not isinstance(gear, int) or not 1 <= gear <= self.num_gears:
+            raise ValueError(
+                f"gear={gear!r} is not one of this network's: pass one from 1 (the most accurate) "
+                f"to {self.num_gears}."
+            )
+        return gear
+
+
+class InGear(nn.Module):
+    """A geared network fixed in one gear: the same weights, and the protocol of all networks.
+
+    Counting, timing and evaluation take it as they take any network of one input per pass.
+    """
+
+    num_streams = 1
+
+    def __init__(self, network: GearedWideResNet, gear: int) -> None:
+        super().__init__()
+        self.network = network
+        self.gear = gear
+
+    @property
+    def input_spec(self) -> InputSpec | None:
+        """What one input is."""
+        return self.network.input_spec
+
+    def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
+        """Classify images (b, c, h, w)."""
+        return self.network(images, active_streams=active_streams, gear=self.gear)
+
+    def example_inputs(self, batch_size: int) -> Tensor:
+        """Make random images (b, c, h, w) of the size in the config."""
+        return self.network.example_inputs(batch_size)

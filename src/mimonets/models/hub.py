@@ -1,0 +1,87 @@
+"""Share models over the Hugging Face Hub. Its library is imported only when it is used."""
+
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from mimonets.models.card import ModelCard
+
+
+class OnHub:
+    """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` for a model.
+
+    They read and write the same folder as :func:`mimonets.save` and :func:`mimonets.load`, plus a
+    ``README.md``: the model card.
+    """
+
+    def save_pretrained(self, save_directory: str | Path, *, card: ModelCard | None = None) -> Path:
+        """Save into a folder, together with a model card."""
+        from mimonets.models.checkpoint import save
+
+        folder = save(self, save_directory)  # type: ignore[arg-type]
+        card = card or ModelCard.of(self)
+        (folder / "README.md").write_text(card.as_markdown(), encoding="utf-8")
+        return folder
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        card: ModelCard | None = None,
+        commit_message: str = "Push model using mimonets",
+        private: bool | None = None,
+        token: str | None = None,
+        revision: str | None = None,
+        create_pr: bool | None = None,
+    ) -> str:
+        """Upload to a repository of the Hub, which is made if it is not there; returns its URL."""
+        api = _hub().HfApi(token=token)
+        repo_id = api.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, card=card)
+            return api.upload_folder(
+                repo_id=repo_id,
+                folder_path=folder,
+                commit_message=commit_message,
+                revision=revision,
+                create_pr=create_pr,
+            )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        map_location: str = "cpu",
+        **download: Any,
+    ) -> Self:
+        """Load a model from a folder, or from a repository of the Hugging Face Hub.
+
+        Args:
+            map_location: the device.
+            **download: what ``huggingface_hub.snapshot_download`` takes, such as revision, token,
+                cache_dir, force_download and local_files_only.
+        """
+        from mimonets.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load
+
+        folder = str(pretrained_model_name_or_path)
+        if not Path(folder).is_dir():
+            patterns = [CONFIG_FILE, WEIGHTS_FILE]
+            folder = _hub().snapshot_download(folder, allow_patterns=patterns, **download)
+        model = load(folder, device=map_location)
+        if not isinstance(model, cls):
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds a {type(model).__name__}: "
+                f"load it with {type(model).__name__}.from_pretrained, or with mimonets.load."
+            )
+        return model
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ValueError(
+            "The Hugging Face Hub needs its library: pip install huggingface-hub."
+        ) from None
+    return huggingface_hub

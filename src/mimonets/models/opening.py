@@ -1,0 +1,197 @@
+"""How a network of others is opened: wrappers are put in, then a trial pass looks for leaks."""
+
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mimonets.layers import (
+    HadamardBinding,
+    HRRBinding,
+    MBATBinding,
+    PositionBinding,
+    StreamUnbinding,
+)
+from mimonets.layers.insertion import (
+    BindAfter,
+    ClassifierPerStream,
+    FoldMask,
+    UnbindBefore,
+    feature_axis,
+    features_in,
+    with_identity_start,
+)
+from mimonets.models.trial import Trial, find_module, replace_module, try_pass
+from mimonets.vsa import bipolar_keys, gaussian_keys, matrix_keys
+
+START_NOISE = 0.1  # of matrices that start near the identity, relative to random ones
+TRIAL_GROUPS = 3  # so that neither groups nor inputs can be broadcast to each other
+
+
+def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -> Tensor:
+    """Make whole groups of inputs to try the network with, from an example or by its own means."""
+    count = TRIAL_GROUPS * num_streams
+    if example is None:
+        if not hasattr(network, "example_inputs"):
+            raise ValueError(
+                "superpose() tries the network once: pass example=, inputs of shape (b, ...) as it "
+                "takes them, b >= 1."
+            )
+        made: Tensor = network.example_inputs(count)  # type: ignore[operator]
+        return made
+    if example.ndim < 2 or len(example) == 0:
+        raise ValueError(
+            f"example of shape {tuple(example.shape)} is no batch of inputs: pass (b, ...), "
+            f"such as example.unsqueeze(0)."
+        )
+    return example[torch.arange(count) % len(example)]
+
+
+def parts_of(network: nn.Module, trial: Trial, config: Any) -> dict[str, str]:
+    """Tell which modules run before the binding, in superposition, and after it."""
+    order = trial.order()
+    for argument in ("bind_after", "unbind_before"):
+        name = getattr(config, argument)
+        if name not in order:
+            raise ValueError(
+                f"{argument}={name!r} is never called as a module when the network runs: name one "
+                f"that is."
+            )
+    start, end = order[config.bind_after], order[config.unbind_before]
+    if end <= start or config.unbind_before.startswith(config.bind_after + "."):
+        raise ValueError(
+            f"unbind_before={config.unbind_before!r} runs before bind_after="
+            f"{config.bind_after!r} is done: choose a later module."
+        )
+
+    def part(name: str, place: int) -> str:
+        if place <= start or name.startswith(config.bind_after + "."):
+            return "stem"
+        return "trunk" if place < end else "head"
+
+    return {name: part(name, place) for name, place in order.items()}
+
+
+def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator | None) -> None:
+    """Put the two wrappers into their places, made for the features that run there."""
+    bound = find_module(network, config.bind_after, "bind_after")
+    unbound = find_module(network, config.unbind_before, "unbind_before")
+    seen: dict[str, Any] = {}
+    handles = [
+        bound.register_forward_hook(lambda m, i, output: seen.update(bound=output)),
+        unbound.register_forward_pre_hook(lambda m, i: seen.update(unbound=i[0] if i else None)),
+    ]
+    try_pass(network, lambda: network(inputs))
+    for handle in handles:
+        handle.remove()
+    entering = _features(seen["bound"], config.bind_after, "gives", least=3)
+    leaving = _features(seen.get("unbound"), config.unbind_before, "takes", least=2)
+    options: dict[str, Any] = {"dtype": entering.dtype}
+    binding = _make_binding(config, entering.shape[feature_axis(entering)], generator)
+    replace_module(network, config.bind_after, BindAfter(bound, binding.to(**options)))
+    if config.unbinding == "classifier":
+        if not isinstance(unbound, nn.Linear) or leaving.ndim != 2:
+            raise ValueError(
+                f"unbinding='classifier' puts a classifier per stream in place of an nn.Linear on "
+                f"(b, features), and {config.unbind_before!r} is a {type(unbound).__name__} on "
+                f"{tuple(leaving.shape)}: choose unbinding='matrix'."
+            )
+        per_stream = ClassifierPerStream(unbound, config.num_streams).to(**options)
+        replace_module(network, config.unbind_before, per_stream)
+        return
+    unbinding = StreamUnbinding(
+        leaving.shape[feature_axis(leaving)],
+        config.num_streams,
+        relu=config.unbinding_relu,
+        generator=generator,
+    ).to(**options)
+    if config.identity_start:
+        with_identity_start(unbinding, START_NOISE)
+    replace_module(network, config.unbind_before, UnbindBefore(unbound, unbinding))
+
+
+def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
+    features = features_in(value)
+    if features is None or features.ndim < least or not features.is_floating_point():
+        found = type(value).__name__ if features is None else f"{tuple(features.shape)}"
+        raise ValueError(
+            f"{name!r} {verb} {found}: superpositions need feature maps (b, d, h, w) or token "
+            f"features (b, t, d){', or (b, d)' if least == 2 else ''} there."
+        )
+    return features
+
+
+def _make_binding(config: Any, dim: int, generator: Generator | None) -> PositionBinding:
+    size = (config.num_streams, dim)
+    if config.binding == "hrr":
+        return HRRBinding(
+            gaussian_keys(*size, generator=generator), trainable=config.trainable_keys
+        )
+    if config.binding == "hadamard":
+        return HadamardBinding(bipolar_keys(*size, generator=generator), trainable=False)
+    keys = matrix_keys(*size, generator=generator)
+    if config.identity_start:
+        # The sum over all streams is then about the identity: slow mode starts as the network was.
+        keys = (torch.eye(dim) + START_NOISE * keys) / config.num_streams
+    return MBATBinding(keys, trainable=config.trainable_keys)
+
+
+def check_boundary(model: Any, inputs: Tensor) -> None:
+    """Try all streams busy; fold the masks of trunk modules, refuse whatever else crosses."""
+    network, streams = model.network, model.num_streams
+    if streams == 1:
+        return
+    while True:
+        trial = try_pass(model, lambda: model(inputs))
+        crossing = _first_crossing(trial, model, len(inputs))
+        if crossing is None:
+            break
+        name, masks = crossing
+        module = find_module(network, name, "module")
+        replace_module(network, name, FoldMask(module, masks, streams))
+    if trial.error is not None:
+        where = next((n for n in reversed(trial.stack) if n.startswith("network.")), "network")
+        raise ValueError(
+            f"Something that belongs to single inputs meets the superposition in "
+            f"{where.removeprefix('network.')!r} ({first_line(trial.error)}): a skip connection "
+            f"or a side input crosses bind_after={model.config.bind_after!r} or unbind_before="
+            f"{model.config.unbind_before!r}. Name modules that no connection goes around."
+        )
+    answers = answer_in(trial.output)
+    if len(answers) != len(inputs):
+        raise ValueError(
+            f"{len(inputs)} inputs got {len(answers)} answers: what runs between the two modules "
+            f"must keep the batch axis first and its size as it is."
+        )
+
+
+def _first_crossing(trial: Trial, model: Any, size: int) -> tuple[str, dict[int, str]] | None:
+    """Find the first module of the trunk that gets a mask of every input."""
+    for visit in trial.visits:
+        name = visit.name.removeprefix("network.")
+        folded = isinstance(model.get_submodule(visit.name), FoldMask)
+        inner = name.endswith(".module") or ".module." in name
+        if folded or inner or model._parts.get(name) != "trunk":
+            continue
+        masks = {p: key for p, key in visit.masks.items() if visit.arguments[key][:1] == (size,)}
+        if masks:
+            return name, masks
+    return None
+
+
+def first_line(error: Exception) -> str:
+    """Quote an error in one line."""
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
+
+
+def answer_in(output: Any) -> Tensor:
+    """Find the answers in what a network gives: a tensor, or the ``logits`` of transformers."""
+    if isinstance(output, Tensor):
+        return output
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    raise ValueError(
+        f"The network gives a {type(output).__name__}, and superpose() needs a tensor of answers, "
+        f"or an output with `logits`: wrap the network in a module that returns the tensor."
+    )

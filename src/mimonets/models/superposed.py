@@ -1,0 +1,210 @@
+"""superpose(): any network takes several inputs per pass.
+
+A network of others has no idea of streams. Between two of its modules it is given superpositions:
+what comes out of ``bind_after`` is bound and added up group by group, and before ``unbind_before``
+every input is read out again. Whatever lies between runs once per group. MIMONets, section 2.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mimonets._config import Config, is_whole
+from mimonets._inputs import InputSpec
+from mimonets.layers import PositionBinding, StreamBatchNorm, running
+from mimonets.models.opening import (
+    answer_in,
+    check_boundary,
+    first_line,
+    insert,
+    parts_of,
+    trial_inputs,
+)
+from mimonets.models.trial import find_module, replace_module, try_pass
+from mimonets.vsa import check_active_streams
+
+BindingName = Literal["hrr", "hadamard", "matrix"]
+UnbindingName = Literal["matrix", "classifier"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuperposedConfig(Config):
+    """Where a network carries superpositions, and how inputs get in and out."""
+
+    num_streams: int = 2  # inputs per superposition
+    bind_after: str = ""  # the last module that sees every input by itself
+    unbind_before: str = ""  # the first one that does so again
+    binding: BindingName = "hrr"  # circular convolution, sign keys, or a matrix per stream
+    unbinding: UnbindingName = "matrix"  # a matrix per stream, or a classifier per stream
+    identity_start: bool = False  # matrices start near the identity, for pretrained networks
+    unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
+    trainable_keys: bool = True
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems()
+        if not is_whole(self.num_streams) or self.num_streams < 1:
+            found.append(f"num_streams={self.num_streams!r} must be an integer >= 1.")
+        return found
+
+
+class Superposed(nn.Module):
+    """A network that answers up to N inputs per pass; made by :func:`superpose`.
+
+    It keeps to the protocol :class:`MultipleInput`: ``active_streams`` chooses the mode, a batch of
+    any size gets as many answers, in order. In training a last group that is not full is filled
+    up with inputs of the same batch, whose second answers are dropped.
+    """
+
+    kind = "superposed"
+    cost_parts = ("stem", "binding", "trunk", "unbinding", "head")
+
+    def __init__(
+        self, network: nn.Module, config: SuperposedConfig, parts: dict[str, str], example: Tensor
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.config = config
+        self.input_spec: InputSpec | None = None
+        self._parts = parts  # module -> stem, trunk or head
+        self._example = example.detach().cpu()  # inputs to make others like
+
+    @property
+    def num_streams(self) -> int:
+        """How many inputs can share a pass."""
+        return self.config.num_streams
+
+    @property
+    def title(self) -> str:
+        """Name it in tables and plots."""
+        inner = getattr(self.network, "title", type(self.network).__name__)
+        return f"{inner} (superposed, N={self.num_streams})"
+
+    def forward(
+        self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
+    ) -> Tensor:
+        """Answer inputs (b, ...), in order; what else the network takes per input goes along."""
+        active = check_active_streams(active_streams, self.num_streams)
+        size = x.shape[0]
+        if size == 0:
+            raise ValueError("An empty batch has no answers: pass at least one input.")
+        whole, left_over = size // active * active, size % active
+        if self.training and left_over:
+            order = torch.arange(whole + active, device=x.device) % size
+            return self._run(active, order, x, side, options)[:size]
+        parts = [(active, slice(0, whole))] if whole else []
+        if left_over:  # answered exactly as in the mode of their number
+            parts.append((left_over, slice(whole, size)))
+        answers = [self._run(mode, index, x, side, options) for mode, index in parts]
+        return answers[0] if len(answers) == 1 else torch.cat(answers)
+
+    def _run(
+        self, mode: int, index: Any, x: Tensor, side: tuple[Any, ...], options: dict[str, Any]
+    ) -> Tensor:
+        """Run the inputs at these places, all in whole groups."""
+
+        def pick(value: Any) -> Any:
+            per_input = isinstance(value, Tensor) and value.ndim and len(value) == len(x)
+            return value[index] if per_input else value
+
+        with running(mode):
+            return answer_in(
+                self.network(
+                    x[index],
+                    *(pick(one) for one in side),
+                    **{key: pick(one) for key, one in options.items()},
+                )
+            )
+
+    def example_inputs(self, batch_size: int) -> Tensor:
+        """Make inputs like the example that the network was superposed with."""
+        device = next(self.parameters()).device
+        if not self._example.is_floating_point():
+            return self._example[torch.arange(batch_size) % len(self._example)].to(device)
+        return torch.randn(batch_size, *self._example.shape[1:]).to(device, self._example.dtype)
+
+    def cost_part(self, layer: str) -> str:
+        """Count a layer's cost under stem, binding, trunk, unbinding or head."""
+        words = layer.split(".")
+        for part in ("binding", "unbinding"):
+            if part in words:
+                return part
+        name = ".".join(word for word in words[1:] if word != "module")
+        while name and name not in self._parts:
+            name = name.rpartition(".")[0]
+        return self._parts.get(name, "head")
+
+    def stream_key_penalty(self) -> Tensor:
+        """How far the stream keys are from orthonormal, unweighted."""
+        return next(m for m in self.modules() if isinstance(m, PositionBinding)).penalty()
+
+
+def superpose(
+    network: nn.Module,
+    *,
+    example: Tensor | None = None,
+    generator: Generator | None = None,
+    **settings: Any,
+) -> Superposed:
+    """Let a network take several inputs per pass.
+
+    ``network`` is changed in place: its weights stay the same parameters, two of its modules get
+    wrappers, and the batch norms between them statistics per mode. Networks whose parts are known
+    as such go through :func:`parts`.
+
+    Args:
+        network: any module; the part between the two named ones must treat its inputs alike.
+        example: inputs (b, ...) as the network takes them, b >= 1; not needed if the network has
+            ``example_inputs`` of its own.
+        generator: draws keys and unbinding matrices.
+        settings: the fields of :class:`SuperposedConfig`, above all ``num_streams``,
+            ``bind_after`` and ``unbind_before``.
+
+    Raises:
+        ValueError: with the name of the module, if a name is unknown, if what is bound has no
+            features, if something that belongs to single inputs crosses the boundary, or if the
+            network gives another number of answers than there are inputs.
+
+    >>> cnn = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(),
+    ...                     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    >>> mine = superpose(cnn, num_streams=4, bind_after="0", unbind_before="6",
+    ...                  example=torch.randn(1, 1, 8, 8))
+    >>> mine(torch.randn(6, 1, 8, 8)).shape, mine(torch.randn(6, 1, 8, 8), active_streams=1).shape
+    (torch.Size([6, 10]), torch.Size([6, 10]))
+    """
+    config = SuperposedConfig(**settings)
+    find_module(network, config.bind_after, "bind_after")
+    find_module(network, config.unbind_before, "unbind_before")
+    inputs = trial_inputs(network, example, config.num_streams)
+    plain = try_pass(network, lambda: network(inputs))
+    if plain.error is not None:
+        raise ValueError(
+            f"The network itself fails on the example ({first_line(plain.error)}): pass inputs as "
+            f"it takes them."
+        )
+    answer_in(plain.output)
+    parts = parts_of(network, plain, config)
+    for name, part in parts.items():
+        module = dict(network.named_modules()).get(name)
+        if part == "trunk" and module is not None and not any(module.children()):
+            replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
+    insert(network, config, inputs, generator)
+    model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
+    check_boundary(model, inputs)
+    return model
+
+
+def parts(stem: nn.Module, trunk: nn.Module, head: nn.Module) -> nn.Sequential:
+    """Join three parts into a network that :func:`superpose` takes, with their names.
+
+    >>> network = parts(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten())
+    >>> superpose(network, num_streams=2, bind_after="stem", unbind_before="head",
+    ...           example=torch.randn(1, 1, 8, 8))(torch.randn(3, 1, 8, 8)).shape
+    torch.Size([3, 128])
+    """
+    network = nn.Sequential()
+    for name, part in (("stem", stem), ("trunk", trunk), ("head", head)):
+        network.add_module(name, part)
+    return network

@@ -1,0 +1,128 @@
+"""A trial pass through a network of others: what runs where, and what crosses a boundary.
+
+``superpose`` must know, before anything is trained, that a network can carry superpositions
+between two of its modules: nothing that belongs to single inputs may reach into that stretch.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mimonets._config import did_you_mean
+
+
+@dataclass
+class Visit:
+    """One module's turn: its name, and the shapes of the features it got and gave."""
+
+    name: str
+    arguments: dict[str, tuple[int, ...]]  # shapes of its tensors, by the names of forward
+    masks: dict[int, str]  # those of them that are masks, by position
+
+
+@dataclass
+class Trial:
+    """What a pass did: every module's turn in order, and where it broke, if it did."""
+
+    visits: list[Visit] = field(default_factory=list)
+    stack: list[str] = field(default_factory=list)  # the modules that were running when it broke
+    output: Any = None
+    error: Exception | None = None
+
+    def order(self) -> dict[str, int]:
+        """Give every module's place in the order of first turns."""
+        places: dict[str, int] = {}
+        for visit in self.visits:
+            places.setdefault(visit.name, len(places))
+        return places
+
+
+def find_module(network: nn.Module, name: str, argument: str) -> nn.Module:
+    """Get a module by its dotted name, or say which name was probably meant."""
+    modules = dict(network.named_modules())
+    if name in modules and name:
+        return modules[name]
+    children = ", ".join(child for child, _ in network.named_children())
+    raise ValueError(
+        f"{argument}={name!r} names no module of {type(network).__name__}"
+        f"{did_you_mean(name, modules)}: its children are {children}."
+    )
+
+
+def replace_module(network: nn.Module, name: str, module: nn.Module) -> None:
+    """Put another module where ``name`` is."""
+    parent, _, last = name.rpartition(".")
+    setattr(network.get_submodule(parent), last, module)
+
+
+@torch.no_grad()
+def try_pass(network: nn.Module, run: Callable[[], Any]) -> Trial:
+    """Run the network in evaluation mode and write down every module's turn."""
+    trial = Trial()
+    with _recording(network, trial), _evaluation(network):
+        try:
+            trial.output = run()
+        except Exception as error:
+            trial.error = error
+    return trial
+
+
+@contextmanager
+def _evaluation(network: nn.Module) -> Iterator[None]:
+    flags = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
+
+
+@contextmanager
+def _recording(network: nn.Module, trial: Trial) -> Iterator[None]:
+    handles = []
+    for name, module in network.named_modules():
+        if not name:
+            continue
+        handles.append(module.register_forward_pre_hook(_enter(trial, name), with_kwargs=True))
+        handles.append(module.register_forward_hook(_leave(trial)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _enter(trial: Trial, name: str) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        named = _named_arguments(module, inputs, options)
+        shapes = {key: tuple(one.shape) for key, one in named.items() if isinstance(one, Tensor)}
+        masks = {place: key for place, key in enumerate(named) if "mask" in key and key in shapes}
+        trial.visits.append(Visit(name, shapes, masks))
+        trial.stack.append(name)
+
+    return hook
+
+
+def _leave(trial: Trial) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        trial.stack.pop()
+
+    return hook
+
+
+def _named_arguments(
+    module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Put arguments beside the names that ``forward`` has for them, in its order."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names += [f"argument {place}" for place in range(len(names), len(inputs))]
+    given = dict(zip(names, inputs, strict=False))
+    ordered = {name: {**options, **given}[name] for name in names if name in {**options, **given}}
+    return {**ordered, **{k: v for k, v in options.items() if k not in ordered}}

@@ -1,0 +1,284 @@
+"""Any network takes several inputs: superpose() on plain, residual and attention networks."""
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+import mimonets as mn
+from mimonets.evaluation import count_macs
+from mimonets.layers import StreamBatchNorm
+from mimonets.models import MultipleInput
+from mimonets.models.superposed import parts
+
+
+def plain_cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 12, 3, padding=1),
+        nn.BatchNorm2d(12),
+        nn.ReLU(),
+        nn.Conv2d(12, 20, 3, stride=2),
+        nn.BatchNorm2d(20),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(20, 7),
+    )
+
+
+def superposed_cnn(**settings):
+    settings = {"num_streams": 3, "bind_after": "2", "unbind_before": "8", **settings}
+    return mn.superpose(plain_cnn(), example=torch.randn(1, 1, 9, 9), **settings)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 3, padding=1)
+        self.first = nn.Conv2d(8, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.second(self.first(x).relu())
+        return self.head(x.mean(dim=(2, 3)))
+
+
+class Encoder(nn.Module):
+    """A BERT-like encoder whose layers take the mask of every sequence beside their features."""
+
+    def __init__(self, dim=16, layers=3):
+        super().__init__()
+        self.embedding = nn.Embedding(11, dim)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(dim, 2, 32, dropout=0.0, batch_first=True)
+            for _ in range(layers)
+        )
+        self.head = nn.Linear(dim, 4)
+
+    def forward(self, tokens, attention_mask=None):
+        x = self.embedding(tokens)
+        padding = torch.zeros(tokens.shape) if attention_mask is None else ~attention_mask * -1e9
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=padding)
+        return self.head(x[:, 0])
+
+
+def test_as_many_answers_as_inputs_in_every_mode_and_for_every_batch_size():
+    model = superposed_cnn().eval()
+    assert isinstance(model, MultipleInput)
+    for size in (1, 2, 3, 4, 7):
+        for active in (None, 1, 2, 3):
+            assert model(torch.randn(size, 1, 9, 9), active_streams=active).shape == (size, 7)
+
+
+@pytest.mark.parametrize("binding", ["hrr", "hadamard", "matrix"])
+@pytest.mark.parametrize("unbinding", ["matrix", "classifier"])
+def test_it_is_stem_binding_trunk_unbinding_and_head(binding, unbinding):
+    model = superposed_cnn(binding=binding, unbinding=unbinding).eval()
+    x = torch.randn(6, 1, 9, 9)
+    net = model.network
+    stem = net[1](net[0](x)).relu()
+    wrapped = net[2]
+    matrices = wrapped.binding.as_matrices(wrapped.binding.stream_keys)  # s d d
+    sums = [
+        sum(torch.einsum("ij,jhw->ihw", matrices[k], stem.relu()[3 * g + k]) for k in range(3))
+        for g in range(2)
+    ]
+    trunk = net[5](net[4](net[3](torch.stack(sums)))).mean(dim=(2, 3))
+    per_stream = net[8].unbinding
+    features = torch.stack(
+        [per_stream.weight[i % 3] @ trunk[i // 3] + per_stream.bias[i % 3] for i in range(6)]
+    )
+    wanted = features if unbinding == "classifier" else net[8].module(features)
+    assert_close(model(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_answer_depends_on_its_own_group_only():
+    model = superposed_cnn().eval()
+    x = torch.randn(6, 1, 9, 9)
+    changed = x.clone()
+    changed[3:] = torch.randn(3, 1, 9, 9)
+    assert_close(model(changed)[:3], model(x)[:3])
+    assert not torch.allclose(model(changed)[3:], model(x)[3:])
+
+
+def test_left_over_inputs_are_answered_in_the_mode_of_their_number():
+    model = superposed_cnn().eval()
+    x = torch.randn(5, 1, 9, 9)
+    assert_close(model(x)[3:], model(x[3:], active_streams=2))
+
+
+def test_a_superposed_wide_resnet_is_a_mimoconv():
+    config = {"depth": 10, "width": 1, "in_channels": 1, "num_classes": 10, "image_size": 12}
+    streams = {"num_streams": 3, "initial_width": 1}
+    conv = mn.MIMOConv(mn.MIMOConvConfig(**config, **streams)).eval()
+    net = mn.WideResNet(mn.WideResNetConfig(**config, activation="prelu", final_norm=False))
+    mine = mn.superpose(
+        net, num_streams=3, bind_after="stem", unbind_before="classifier", unbinding_relu=True
+    ).eval()
+    names = {
+        "stem.": "network.stem.module.",
+        "binding.": "network.stem.binding.",
+        "trunk.": "network.trunk.",
+        "unbinding.": "network.classifier.unbinding.",
+        "classifier.": "network.classifier.module.",
+    }
+    weights = {
+        next(new + name.removeprefix(old) for old, new in names.items() if name.startswith(old)): w
+        for name, w in conv.state_dict().items()
+    }
+    mine.load_state_dict(weights)
+    for size, active in ((6, 3), (6, 2), (4, 1), (3, None)):
+        images = torch.randn(size, 1, 12, 12)
+        assert torch.equal(mine(images, active_streams=active), conv(images, active_streams=active))
+    assert torch.allclose(mine(images[:2]), conv(images[:2]), atol=1e-6)  # a short group
+    assert mine.train()(images).shape == (3, 10)
+
+
+def test_batch_norms_of_the_trunk_get_statistics_per_mode_and_those_before_do_not():
+    model = superposed_cnn()
+    kinds = {name: type(module) for name, module in model.network.named_modules()}
+    assert kinds["1"] is nn.BatchNorm2d
+    assert kinds["4"] is StreamBatchNorm
+    assert mn.recalibrate(model, [torch.randn(6, 1, 9, 9)]) == [1, 2, 3]
+
+
+def test_an_identity_start_leaves_a_pretrained_network_nearly_as_it_was_in_slow_mode():
+    network = plain_cnn().eval()
+    images = torch.randn(4, 1, 9, 9)
+    before = network(images)
+    model = mn.superpose(
+        copy.deepcopy(network),
+        num_streams=2,
+        bind_after="2",
+        unbind_before="8",
+        binding="matrix",
+        identity_start=True,
+        example=images,
+    ).eval()
+    away = (model(images, active_streams=1) - before).norm() / before.norm()
+    assert away < 0.3
+    random = mn.superpose(
+        network, num_streams=2, bind_after="2", unbind_before="8", binding="matrix", example=images
+    ).eval()
+    assert (random(images, active_streams=1) - before).norm() / before.norm() > 2 * away
+
+
+def test_masks_of_a_group_are_joined_for_the_trunk():
+    torch.manual_seed(0)
+    model = mn.superpose(
+        Encoder(),
+        num_streams=2,
+        bind_after="layers.0",
+        unbind_before="head",
+        binding="hadamard",
+        example=torch.randint(11, (1, 6)),
+    ).eval()
+    tokens = torch.randint(11, (4, 6))
+    mask = torch.ones(4, 6, dtype=torch.bool)
+    mask[0, 4:] = False
+    mask[1, 4:] = False
+    answers = model(tokens, attention_mask=mask)
+    assert answers.shape == (4, 4)
+    other = tokens.clone()
+    other[:2, 4:] = (other[:2, 4:] + 1) % 11  # padding of both inputs of the first group
+    assert_close(model(other, attention_mask=mask)[2:], answers[2:])
+    # Bound in layer 0, the padding of these tokens is in the sum, but no layer attends to it.
+    assert_close(model(other, attention_mask=mask)[:2], answers[:2], rtol=1e-3, atol=1e-3)
+
+
+def test_three_parts_are_a_network_too():
+    network = parts(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Sequential(nn.Flatten()))
+    model = mn.superpose(
+        network,
+        num_streams=2,
+        bind_after="stem",
+        unbind_before="head",
+        example=torch.randn(2, 1, 8, 8),
+    )
+    assert model(torch.randn(3, 1, 8, 8)).shape == (3, 128)
+
+
+def test_its_cost_is_counted_by_part_and_equals_the_operator_counter():
+    model = superposed_cnn().eval()
+    cost = count_macs(model)
+    assert {part.name for part in cost.parts} == {"stem", "binding", "trunk", "unbinding", "head"}
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(model.example_inputs(3))
+    assert cost.plain == pytest.approx(counter.get_total_flops() / 2 / 3)
+    assert count_macs(model, 1)["trunk"].plain == 3 * cost["trunk"].plain
+
+
+def test_gradients_reach_every_part():
+    model = superposed_cnn().train()
+    model(torch.randn(7, 1, 9, 9)).square().sum().backward()  # seven: the last group is filled up
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: superposed_cnn(bind_after="22"), "bind_after='22' names no module of Sequential"),
+        (
+            lambda: mn.superpose(
+                Residual(),
+                num_streams=2,
+                bind_after="steam",
+                unbind_before="head",
+                example=torch.randn(1, 1, 8, 8),
+            ),
+            "did you mean 'stem'",
+        ),
+        (lambda: superposed_cnn(bind_after="8", unbind_before="2"), "choose a later module"),
+        (lambda: superposed_cnn(bind_after="7"), "'7' gives (9, 20): superpositions need feature"),
+        (lambda: superposed_cnn(unbinding="classifier", unbind_before="6"), "nn.Linear"),
+        (lambda: superposed_cnn(num_streams=0), "num_streams=0 must be an integer >= 1"),
+        (lambda: superposed_cnn(binding="sum"), "binding='sum' is not known"),
+        (
+            lambda: mn.superpose(
+                Residual(),
+                num_streams=2,
+                bind_after="first",
+                unbind_before="head",
+                example=torch.randn(1, 1, 8, 8),
+            ),
+            "a skip connection or a side input crosses bind_after='first'",
+        ),
+        (
+            lambda: mn.superpose(plain_cnn(), num_streams=2, bind_after="2", unbind_before="8"),
+            "pass example=",
+        ),
+        (
+            lambda: mn.superpose(
+                plain_cnn(),
+                num_streams=2,
+                bind_after="2",
+                unbind_before="8",
+                example=torch.randn(1, 3, 9, 9),
+            ),
+            "The network itself fails on the example",
+        ),
+        (
+            lambda: mn.superpose(
+                nn.Sequential(
+                    nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Unflatten(0, (-1, 3)), nn.Linear(196, 2)
+                ),
+                num_streams=3,
+                bind_after="0",
+                unbind_before="3",
+                example=torch.randn(1, 1, 9, 9),
+            ),
+            "must keep the batch axis first",
+        ),
+    ],
+)
+def test_wrong_use_fails_at_construction_with_a_sentence(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        make()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,87 @@
+"""The library needs PyTorch, NumPy and safetensors; everything else is for who uses it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mimonets
+
+SOURCE = Path(mimonets.__file__).parents[1]
+FOR_THE_COMMAND_LINE = ["rich", "jsonargparse", "yaml", "huggingface_hub", "lightning_fabric"]
+
+BLOCK = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"blocked {{name}}", name=name.partition(".")[0])
+
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run_without(blocked, program):
+    """Run a program where some libraries are not installed; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCK.format(blocked=blocked) + program],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_library_imports_and_runs_without_what_the_command_line_needs():
+    program = """
+import tempfile, torch, mimonets as mn
+import mimonets.vsa, mimonets.layers, mimonets.attention, mimonets.theory, mimonets.data
+import mimonets.evaluation, mimonets.inference, mimonets.training, mimonets.recipes
+model = mn.create("mimoconv", depth=10, width=1, num_classes=3)
+with tempfile.TemporaryDirectory() as folder:
+    mn.save(model, folder)
+    print(mn.load(folder)(torch.zeros(2, 3, 8, 8)).shape)
+    model.save_pretrained(folder)
+    print(type(mn.MIMOConv.from_pretrained(folder)).__name__)
+    try:
+        model.push_to_hub("someone/model")
+    except ValueError as error:
+        print(error)
+"""
+    shape, kind, reason = run_without(FOR_THE_COMMAND_LINE, program).splitlines()
+    assert shape == "torch.Size([2, 3])"
+    assert kind == "MIMOConv"
+    assert reason == "The Hugging Face Hub needs its library: pip install huggingface-hub."
+
+
+def test_importing_the_package_imports_no_library_at_all():
+    program = """
+import mimonets
+mimonets.__version__
+print(sorted({"torch", "numpy", "safetensors"} & sys.modules.keys()))
+"""
+    assert run_without(FOR_THE_COMMAND_LINE, program) == "[]"
+
+
+@pytest.mark.parametrize("command", ["recipes", "cost mnist-mimoconv-n4"])
+def test_the_command_line_names_the_extra_it_needs(command):
+    program = f"""
+from mimonets.cli.main import main
+sys.stderr = sys.stdout
+print(main({command.split()!r}))
+"""
+    *message, code = run_without(["yaml"], program).splitlines()
+    assert code == "2"
+    assert "this needs yaml: pip install 'mimonets[cli]'" in message[-1]
+
+
+def test_there_is_one_source_of_the_version():
+    pyproject = (SOURCE.parent / "pyproject.toml").read_text()
+    assert 'dynamic = ["version"]' in pyproject
+    assert "\nversion =" not in pyproject
+    program = "import mimonets.models.checkpoint as c; print(c.__version__)"
+    assert run_without([], program) == mimonets.__version__
