@@ -475,6 +475,19 @@ def test_what_is_queued_is_answered_before_the_server_stops():
     asyncio.run(main())
 
 
+def test_a_loop_that_delivers_late_is_noticed():
+    async def call(client, server):
+        before = server.batcher.overhead
+        for _ in range(30):
+            task = ask(client, 1)
+            await until(lambda task=task: server.worker._running is not None or task.done())
+            time.sleep(0.02)  # the loop does something else meanwhile
+            await task
+        assert server.batcher.overhead > 2 * before
+
+    once(call, engine=FakeEngine(per_pass=0.005))
+
+
 def test_several_models_are_served_side_by_side():
     engines = {name: FakeEngine(per_pass=0.001) for name in ("one", "two")}
     models = {

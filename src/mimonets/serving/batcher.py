@@ -95,6 +95,7 @@ class Batcher:
         self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
         self.queued_bytes = 0
         self.queued: dict[str, int] = {}  # inputs per tenant
+        self.overhead = 0.0  # seconds from an answer to its delivery; kept free before deadlines
         self.free_at = FREE  # when the running job is expected to end
         self._number = 0
 
@@ -208,9 +209,10 @@ class Batcher:
 
     def _make_item(self, ticket: Ticket, row: int) -> Item:
         self._number += 1
+        budget = ticket.deadline - ticket.arrival
         return Item(
             arrival=ticket.arrival,
-            deadline=ticket.deadline,
+            deadline=ticket.deadline - min(self.overhead, budget / 4),
             limit=ticket.limit,
             least=ticket.least,
             tenant=ticket.tenant,
