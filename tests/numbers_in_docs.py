@@ -139,7 +139,7 @@ def engines_large_batch():
     """How much the fast mode gains in int8 at a larger batch."""
     found = result("bench-engines")["large"]
     ratio = found["over_one_active"]["openvino-int8"]["median"]
-    return f"at batch {found['batch_size']} it is {ratio:.2f}"
+    return f"{ratio:.2f} at batch {found['batch_size']}"
 
 
 def engines_former_table():
