@@ -413,6 +413,29 @@ def test_tenants_never_share_a_call_of_one_group():
     once(call, engine=engine, tenants=keys)
 
 
+def test_a_doubtful_answer_runs_again_when_the_server_would_idle():
+    class Doubtful(FakeEngine):
+        """Sure when alone, doubtful in company."""
+
+        def __call__(self, inputs, active_streams=None):
+            return super().__call__(inputs, active_streams) / (1 if active_streams == 1 else 10)
+
+    engine = Doubtful(per_pass=0.005)
+    models = {"digits": lambda: superposed("digits", engine, ACCURACIES, {1: 0.9, 2: 0.9, 4: 0.9})}
+
+    async def call(client, server):
+        fast = await ask(client, 0, 1, 2, 0, superpose=True)
+        again = await ask(client, 0, 1, 2, 0, superpose=True, cascade=True)
+        assert not fast.json()["parameters"]["cascaded"]
+        assert fast.json()["parameters"]["confidence"] < 0.9
+        assert again.json()["parameters"]["cascaded"]
+        assert again.json()["parameters"]["confidence"] > 0.9
+        assert label(again) == [0, 1, 2, 0]
+        assert 'cascaded_total{model="digits"}' in (await client.get("/metrics")).text
+
+    once(call, models=models)
+
+
 def test_what_is_queued_is_answered_before_the_server_stops():
     async def main():
         engine = FakeEngine(per_pass=0.01)

@@ -50,6 +50,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
     parser.add_argument("--port", type=int, default=8000, help="%(default)s")
     parser.add_argument("--keys", metavar="FILE", help="JSON: who may ask; needed beyond this host")
+    parser.add_argument(
+        "--cascade",
+        type=float,
+        metavar="CONFIDENCE",
+        help="fast answers below it may run again in slow mode, for requests that ask for it",
+    )
     parser.add_argument("--demo", action="store_true", help="a page with a load slider")
     parser.add_argument("--max-inputs", type=positive, default=256, help="of a request")
     parser.set_defaults(run=run)
@@ -75,7 +81,7 @@ def run(args: Namespace) -> None:
         raise ValueError("Two models have the same name: write NAME=DIR to name them.")
     threads = args.threads or max(1, (os.cpu_count() or 2) - 1)
     loaders = {
-        name: partial(open_network, name, folders, args.engine, threads)
+        name: partial(open_network, name, folders, args.engine, threads, args.cascade)
         for name, folders in chosen.items()
     }
     tenants = read_keys(args.keys) if args.keys else None
@@ -117,14 +123,17 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     return name, folders
 
 
-def open_network(name: str, folders: list[Path], backend: str, threads: int) -> Any:
+def open_network(
+    name: str, folders: list[Path], backend: str, threads: int, cascade: float | None = None
+) -> Any:
     """Open what is to be served as one model."""
     from mimonets.serving.networks import superposed, switched
 
     opened = [_open(folder, backend, threads) for folder in folders]
     if len(opened) == 1:
         engine, accuracies, modes = opened[0]
-        return superposed(name, engine, accuracies, modes=modes)
+        confidences = {} if cascade is None else dict.fromkeys(modes, cascade)
+        return superposed(name, engine, accuracies, confidences, modes)
     labels = [f"{number}: {folder.name}" for number, folder in enumerate(folders)]
     return switched(
         name,
