@@ -58,15 +58,14 @@ def draw(path: Path) -> Path:
             color="tab:gray",
             label="one input per pass",
         )
-        for name, cost, *accuracies, _ in others:
-            left = cost > 2000
+        for number, (_, cost, *accuracies, _) in enumerate(others, start=1):
             axes.annotate(
-                name.replace("WideResNet", "WRN"),
+                str(number),
                 (cost, accuracies[column - 2]),
-                xytext=(-7 if left else 7, -3),
-                ha="right" if left else "left",
+                xytext=(0, -13),
+                ha="center",
                 textcoords="offset points",
-                fontsize=7.5,
+                fontsize=8,
                 color="dimgray",
             )
         axes.set_xscale("log")
@@ -77,6 +76,10 @@ def draw(path: Path) -> Path:
     figure.suptitle("Published numbers, not measured by us", fontsize=11)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    names = [f"{n} {row[0].replace('WideResNet', 'WRN')}" for n, row in enumerate(others, start=1)]
+    figure.axes[0].text(
+        0.03, 0.97, "\n".join(names), transform=figure.axes[0].transAxes, fontsize=8, va="top"
+    )
     return save_figure(figure, path)
 
 
