@@ -62,8 +62,8 @@ def draw(path: Path) -> Path:
             axes.annotate(
                 str(number),
                 (cost, accuracies[column - 2]),
-                xytext=(0, -13),
-                ha="center",
+                xytext=(-6, -3),
+                ha="right",
                 textcoords="offset points",
                 fontsize=8,
                 color="dimgray",
