@@ -267,7 +267,9 @@ def main():
     else:
         found = {"former": former(args.folder, args.rounds)}
     record = {**(json.loads(RESULT.read_text()) if RESULT.exists() else {}), **found}
-    record["environment"] = {**environment(), "threads": 1, "features": cpu_features()}
+    where = environment()
+    where["command"] = "python benchmarks/engines.py PART DIR, part by part"
+    record["environment"] = {**where, "threads": 1, "features": cpu_features()}
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
 
 
