@@ -80,9 +80,9 @@ def test_at_twice_the_capacity_no_answer_is_wrong_lost_or_late():
     assert np.percentile(served, 99) < 1.5
 
 
-def difference(rate, seconds):
+def difference(rate, seconds, per_pass=0.05):
     """Compare the server with its simulation: in-time share and p99."""
-    engine, slo = FakeEngine(per_pass=0.05), 0.6
+    engine, slo = FakeEngine(per_pass=per_pass), 12 * per_pass
     result, modes, _ = offer(engine, rate, seconds, slo)
     schedule = poisson(rate, seconds, rng())
     predicted = simulate(Policy(modes), schedule, slo, rng=rng(), noise=0.02).summary()
@@ -100,8 +100,10 @@ def test_the_simulator_foretells_the_server_roughly():
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [1.2, 3.0, 6.0])
 def test_the_simulator_foretells_the_server_within_2_points_and_20_percent(load):
-    measured, predicted = difference(rate=20 * load, seconds=30)
-    if measured["void"]:
+    per_pass = 0.2  # long, so that a busy machine matters little
+    measured, predicted = difference(load / per_pass, seconds=60, per_pass=per_pass)
+    print(load, measured, predicted)
+    if measured["lag_p99"] > 0.1 * per_pass:
         pytest.skip(f"the machine is busy: the generator lagged by {measured['lag_p99']:.3f} s")
     assert measured["in_time"] == pytest.approx(predicted["in_time"], abs=0.02)
     assert measured["p99"] == pytest.approx(predicted["p99"], rel=0.2)

@@ -223,6 +223,26 @@ def test_7_a_dead_thread_is_not_live():
     assert once(call) == [503, 503]
 
 
+def test_7_a_graph_that_takes_long_to_open_delays_nobody_and_is_no_reason_to_be_killed():
+    async def main():
+        slow = FakeEngine()
+        engines = [FakeEngine(), slow]
+        models = {"digits": lambda: superposed("digits", engines.pop(0), ACCURACIES)}
+        server = make_server(models=models)
+        async with client_of(server) as client:
+            slow.hold.clear()  # as if it were compiled for a long time
+            loading = asyncio.create_task(server.load("digits"))
+            await until(lambda: slow.calls)
+            assert label(await ask(client, 2)) == [2]
+            server.worker._beat -= 100
+            assert (await client.get("/v2/health/live")).status_code == 200
+            assert not loading.done()
+            slow.hold.set()
+            assert (await loading).number == "2"
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
 def test_7_while_it_loads_the_server_is_live_but_answers_503():
     async def main():
         hold = threading.Event()
@@ -334,6 +354,7 @@ def test_9_the_offered_rate_is_reported_even_when_requests_are_refused():
 
 def test_10_one_thread_runs_the_network_however_many_ask():
     async def call(client, server):
+        engine.threads.clear()  # graphs are opened on another thread, before requests come
         before = threading.active_count()
         responses = await asyncio.gather(*(ask(client, 1) for _ in range(100)))
         assert all(response.status_code == 200 for response in responses)

@@ -35,7 +35,8 @@ def add_parser(subparsers: Any) -> None:
         "models",
         nargs="*",
         metavar="[NAME=]DIR[,DIR]",
-        help="a run, a saved model or an export; with commas: networks to switch between",
+        help="a run, a saved model, an export or the name of a shipped model (the digits network); "
+        "with commas: networks to switch between",
     )
     parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
     parser.add_argument(
@@ -116,11 +117,19 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     'digits'
     """
     name, found, rest = text.partition("=")
-    folders = [Path(part) for part in (rest if found else text).split(",")]
+    folders = [_folder(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()
         name = whole.parent.name if whole.name == "model" else whole.name
     return name, folders
+
+
+def _folder(text: str) -> Path:
+    """Find a folder, or the weights that ship with the package under that name."""
+    from mimonets.models.pretrained import pretrained_folder, pretrained_names
+
+    is_shipped = not Path(text).exists() and text in pretrained_names()
+    return pretrained_folder(text) if is_shipped else Path(text)
 
 
 def open_network(
@@ -209,11 +218,16 @@ def write_samples(folder: Path, path: Path) -> Path:
 
     weights = folder / "model" if (folder / "model" / "config.json").exists() else folder
     run_folder = _run_folder(weights)
-    if run_folder is None:
-        raise ValueError(f"--demo needs the run that {folder} came from, for its test images.")
+    from mimonets.recipes import load_recipe
     from mimonets.recipes.execute import read_run, split_batches
 
-    data = split_batches(read_run(run_folder), "test").data
+    if run_folder is not None:
+        recipe = read_run(run_folder)
+    elif folder.name.startswith("digits"):  # they ship with scikit-learn
+        recipe = load_recipe("digits-mimoconv-dynamic")
+    else:
+        raise ValueError(f"--demo needs the run that {folder} came from, for its test images.")
+    data = split_batches(recipe, "test").data
     images = getattr(data, "images", None)
     if images is None:
         raise ValueError(f"--demo shows images, and {folder} takes sequences.")
@@ -222,6 +236,12 @@ def write_samples(folder: Path, path: Path) -> Path:
 
 
 def _shipped() -> str:
+    """Name the digits network that ships with the package."""
+    from mimonets.models.pretrained import pretrained_names
+
+    for name in pretrained_names():
+        if name.startswith("digits"):
+            return name
     raise ValueError(
         "No model was named. Train one in two minutes with `mimonets demo`, then: "
         "mimonets serve runs/demo/digits-mimoconv-dynamic --demo"

@@ -74,6 +74,11 @@ class Network:
         rng = np.random.default_rng(0)
         return rng.standard_normal((count, *spec.shape), dtype=np.float32)
 
+    def open(self) -> None:
+        """Run every point once, so that no graph is opened or compiled while requests wait."""
+        for point in self.points:
+            point.run(self.example(point.group))
+
     def warm_up(
         self,
         clock: Callable[[], float],
@@ -96,7 +101,7 @@ class Network:
                 for number in range(repeats + 1):
                     started = clock()
                     answers = np.asarray(point.run(inputs))
-                    if number:  # the first call also opens the graph
+                    if number:  # the first call of a size may be slower
                         seconds.append(max(clock() - started, 1e-7))
                     if len(answers) != size:
                         raise ValueError(

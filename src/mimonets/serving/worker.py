@@ -99,6 +99,8 @@ class Worker:
         if not self._thread.is_alive():
             return False
         work = self._running
+        if work is None and self.batcher.is_empty():
+            return True  # nothing waits; a warm-up step may take as long as it likes
         expected = 0.0
         if work is not None:
             expected = 10 * work.job.predicted() * work.lane.policy.correction
