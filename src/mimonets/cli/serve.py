@@ -163,7 +163,7 @@ def _open(folder: Path, backend: str, threads: int) -> tuple[Any, dict[int, floa
         raise ValueError(f"{folder} is no folder: pass a run, a saved model or an export.")
     if (folder / "manifest.json").exists():
         engine = Engine(folder, backend, threads)
-        precision = "int8" if "int8" in engine.backend else "fp32"
+        precision = engine.backend if "int8" in engine.backend else "float32"
         accuracies = {}
         for mode in engine.manifest.modes:
             if mode.accuracy:
