@@ -232,16 +232,15 @@ def main():
         prepare(args.folder)
         return
     keep_freed_memory()
-    record = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     if args.part == "conv":
-        record["conv"] = conv(args.folder, args.rounds)
+        found = {"conv": conv(args.folder, args.rounds)}
     elif args.part == "memory":
-        record["memory"] = memory(args.folder)
-        record["digits"] = digits(args.folder)
+        found = {"memory": memory(args.folder), "digits": digits(args.folder)}
     elif args.part == "accuracy":
-        record["accuracy"] = record.get("accuracy", {}) | accuracy(args.folder, args.run)
+        found = {"accuracy": accuracy(args.folder, args.run)}
     else:
-        record["former"] = former(args.folder, args.rounds)
+        found = {"former": former(args.folder, args.rounds)}
+    record = {**(json.loads(RESULT.read_text()) if RESULT.exists() else {}), **found}
     record["environment"] = {**environment(), "threads": 1, "features": cpu_features()}
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -60,6 +60,100 @@ def mimoformer_table():
     return table(header, rows)
 
 
+def engine_name(backend):
+    return "eager" if backend == "torch" else backend
+
+
+def engines_table():
+    """MIMOConv-28-10 in every engine."""
+    rows = []
+    for row in result("bench-engines")["conv"]["rows"]:
+        if row["network"] == "2 active":
+            continue
+        eager, same, one = (
+            f"{row[key]['median']:.2f}"
+            for key in (
+                "over_eager_wideresnet",
+                "over_same_engine_wideresnet",
+                "over_one_active",
+            )
+        )
+        name = engine_name(row["engine"])
+        plain = row["network"] == "WideResNet"
+        rows.append(
+            [
+                f"`{name}`",
+                "WideResNet-28-10" if plain else f"MIMOConv-28-10, {row['network']}",
+                f"{row['inputs_per_second']:.1f}",
+                eager,
+                same,
+                "" if plain else one,
+                f"{row['share_of_gemm']:.0%}",
+            ]
+        )
+    header = ["engine", "network", "inputs/s", "× eager WideResNet", "× WideResNet, same engine"]
+    return table([*header, "× 1 active", "of GEMM peak"], rows, left=2)
+
+
+def engines_memory_table():
+    """Memory and cold start of a process without PyTorch."""
+    rows = []
+    for engine, found in result("bench-engines")["memory"].items():
+        one, every = (found[what]["pss_megabytes"] for what in ("one mode", "all modes"))
+        first = found["one mode"]["first_answer_cpu_seconds"]
+        rows.append(
+            [f"`{engine}`", f"{one:.0f}", f"{every:.0f}", f"{every / one:.2f}", f"{first:.2f}"]
+        )
+    header = ["engine", "one mode, MB", "all four, MB", "ratio", "first answer after, s"]
+    return table(header, rows)
+
+
+def engines_digits_table():
+    """One group of the digits network."""
+    rows = [
+        [f"`{engine_name(name)}`", f"{row['milliseconds']:.2f}", f"{1 / row['of_eager']:.1f}"]
+        for name, row in result("bench-engines")["digits"].items()
+    ]
+    return table(["engine", "ms", "times as fast as eager"], rows)
+
+
+def engines_accuracy_table():
+    """What int8 costs, mode by mode."""
+    rows = []
+    for name, found in result("bench-engines")["accuracy"].items():
+        for mode in found["modes"]:
+            cells = [
+                f"{mode['accuracy'][kind]:.2%}"
+                for kind in ("float32", "onnxruntime-int8", "openvino-int8")
+            ]
+            rows.append([f"`{name}`", str(mode["active_streams"]), *cells])
+    header = ["run", "active", "float32", "`onnxruntime-int8`", "`openvino-int8`"]
+    return table(header, rows)
+
+
+def engines_former_table():
+    """MIMOFormer against the Performer, engine by engine."""
+    rows = [
+        [
+            f"`{engine_name(row['engine'])}`",
+            row["network"]
+            if row["network"] == "Performer"
+            else f"MIMOFormer 4x4, {row['network']}",
+            f"{row['sequences_per_second']:.3f}",
+            f"{row['over_performer']['median']:.2f}",
+        ]
+        for row in result("bench-engines")["former"]["rows"]
+    ]
+    return table(["engine", "network", "sequences/s", "× Performer, same engine"], rows, left=2)
+
+
+def engines_machine():
+    """What the engines were measured on."""
+    where = result("bench-engines")["environment"]
+    features = [name for name in ("avx512", "vnni", "bf16") if where["features"][name]]
+    return f"one core of an {where['cpu']} ({', '.join(features)}), PyTorch {where['torch']}"
+
+
 def demo_table():
     rows = [
         [
@@ -251,6 +345,12 @@ PLACES = {
         demo_table,
     ],
     "docs/speed.md": [
+        engines_table,
+        engines_memory_table,
+        engines_digits_table,
+        engines_accuracy_table,
+        engines_former_table,
+        engines_machine,
         mimoconv_table,
         lambda: mimoconv_table("bench-mimoconv-channels-last"),
         mimoformer_table,

@@ -45,8 +45,8 @@ def train(
         validation: batches or a ``DataLoader``, measured every ``evaluate_every`` epochs and at the
             end, to choose the best model. Never the test data: a model meets those once, at the
             very end. Without it nothing is measured, and the last model is kept.
-        resume: go on with the run in ``run_dir``, to the same weights as if it had never stopped;
-            it starts from the beginning if there is none yet.
+        resume: continue the run in ``run_dir``, to the same weights as if it had never stopped; it
+            starts from the beginning if there is none yet.
         recipe: what else decides the run, such as the data's config; kept with it.
         on_progress: called with each row of metrics.
 
