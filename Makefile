@@ -39,7 +39,7 @@ demo: $(VENV)/installed-demo
 serve: $(VENV)/installed-demo,serve
 	@$(BIN)/mimonets demo
 	@echo "==> mimonets serve, with its page"
-	@$(BIN)/mimonets serve runs/demo/digits-mimoconv-dynamic --demo $(SERVE_ARGS)
+	@$(BIN)/mimonets serve runs/demo/digits-writers-tiles-dynamic --demo $(SERVE_ARGS)
 
 test: $(VENV)/installed-test
 	@echo "==> running the tests"

@@ -214,6 +214,6 @@ def write_samples(folder: Path, path: Path) -> Path:
 
 def _shipped() -> str:
     raise ValueError(
-        "No model was named. Train one in two minutes with `mimonets demo`, then: "
-        "mimonets serve runs/demo/digits-mimoconv-dynamic --demo"
+        "No model was named. Train one in three minutes with `mimonets demo`, then: "
+        "mimonets serve runs/demo/digits-writers-tiles-dynamic --demo"
     )
