@@ -1,8 +1,8 @@
 """Take trained runs into the package: weights, a model card each, and the record of both.
 
-    mimonets demo
+    mimonets train digits-writers-tiles-dynamic-small
     mimonets train mnist-tiles-n16 --data-dir DIR --out RUN
-    python benchmarks/pretrained.py digits runs/demo/digits-writers-tiles-dynamic
+    python benchmarks/pretrained.py digits runs/digits-writers-tiles-dynamic-small
     python benchmarks/pretrained.py mnist-n16 RUN --data-dir DIR
 
 Every mode is measured on the test data, and results/pretrained.json holds what the cards say.
@@ -53,7 +53,7 @@ FACTS = {
         data="the 1,797 handwritten digits of scikit-learn (Alpaydin & Kaynak, UCI, 1998, CC BY "
         "4.0). Trained on the first 1,500, measured on the last 297, which are other writers' "
         "(`digits-writers`). Settings were chosen on digits of the 1,500 only.",
-        command="mimonets train digits-writers-tiles-dynamic",
+        command="mimonets train digits-writers-tiles-dynamic-small",
         modes=(1, 2, 3, 4),
         limits=(
             "A demonstration: 297 test digits by two or three writers; a percent is three digits.",
