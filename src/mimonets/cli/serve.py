@@ -243,6 +243,6 @@ def _shipped() -> str:
         if name.startswith("digits"):
             return name
     raise ValueError(
-        "No model was named. Train one in two minutes with `mimonets demo`, then: "
-        "mimonets serve runs/demo/digits-mimoconv-dynamic --demo"
+        "No model was named. Train one in three minutes with `mimonets demo`, then: "
+        "mimonets serve runs/demo/digits-writers-tiles-dynamic --demo"
     )
