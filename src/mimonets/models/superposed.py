@@ -42,6 +42,11 @@ class SuperposedConfig(Config):
     unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
     trainable_keys: bool = True
 
+    @property
+    def alone(self) -> bool:
+        """Whether nothing is bound: one stream, and no modules named."""
+        return self.num_streams == 1 and not self.bind_after and not self.unbind_before
+
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
@@ -80,7 +85,12 @@ class Superposed(nn.Module):
     def title(self) -> str:
         """Name it in tables and plots."""
         inner = getattr(self.network, "title", type(self.network).__name__)
-        return f"{inner} (superposed, N={self.num_streams})"
+        return str(inner) if self.alone else f"{inner} (superposed, N={self.num_streams})"
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing is bound: the network as it was, one input per pass."""
+        return self.config.alone
 
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
@@ -134,11 +144,12 @@ class Superposed(nn.Module):
         name = ".".join(word for word in words[1:] if word != "module")
         while name and name not in self._parts:
             name = name.rpartition(".")[0]
-        return self._parts.get(name, "head")
+        return self._parts.get(name, "network" if self.alone else "head")
 
     def stream_key_penalty(self) -> Tensor:
         """How far the stream keys are from orthonormal, unweighted."""
-        return next(m for m in self.modules() if isinstance(m, PositionBinding)).penalty()
+        bindings = [m for m in self.modules() if isinstance(m, PositionBinding)]
+        return bindings[0].penalty() if bindings else next(self.parameters()).new_zeros(())
 
 
 def superpose(
@@ -152,7 +163,8 @@ def superpose(
 
     ``network`` is changed in place: its weights stay the same parameters, two of its modules get
     wrappers, and the batch norms between them statistics per mode. Networks whose parts are known
-    as such go through :func:`parts`.
+    as such go through :func:`parts`. With ``num_streams=1`` and no modules named, nothing is put
+    in: the network itself, to be trained, measured and saved like the others, as a baseline.
 
     Args:
         network: any module; the part between the two named ones must treat its inputs alike.
@@ -175,8 +187,8 @@ def superpose(
     (torch.Size([6, 10]), torch.Size([6, 10]))
     """
     config = SuperposedConfig(**settings)
-    find_module(network, config.bind_after, "bind_after")
-    find_module(network, config.unbind_before, "unbind_before")
+    for argument in ("bind_after", "unbind_before") if not config.alone else ():
+        find_module(network, getattr(config, argument), argument)
     inputs = trial_inputs(network, example, config.num_streams)
     plain = try_pass(network, lambda: network(inputs))
     if plain.error is not None:
@@ -185,6 +197,8 @@ def superpose(
             f"it takes them."
         )
     answer_in(plain.output)
+    if config.alone:
+        return Superposed(network, config, {}, inputs[:1])
     parts = parts_of(network, plain, config)
     for name, part in parts.items():
         module = dict(network.named_modules()).get(name)

@@ -1,0 +1,70 @@
+"""A pretrained ResNet-56 takes several CIFAR-10 images per pass, against the smaller ResNet-20.
+
+python examples/resnet_cifar10.py WEIGHTS DATA [--streams 2] [--steps 200] [--out FOLDER]
+WEIGHTS is a folder with resnet20.safetensors and resnet56.safetensors, DATA one with CIFAR-10.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from resnet import ResNet  # the network of He et al., beside this file
+from safetensors.torch import load_file
+
+import mimonets as mn
+from mimonets.data import AugmentConfig, DataConfig, ImageBatches, load_data
+from mimonets.evaluation import count_macs
+from mimonets.evaluation.accuracy import evaluate
+from mimonets.training import TrainConfig, train
+
+MEAN, DEVIATION = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]) * 255
+IMAGE = torch.zeros(1, 3, 32, 32)
+
+
+def pretrained(weights: Path, depth: int) -> ResNet:
+    """Build a network and load its weights."""
+    network = ResNet(depth)
+    network.load_state_dict(load_file(weights / f"resnet{depth}.safetensors"), strict=False)
+    return network.eval()
+
+
+def main(weights: Path, data: str, streams: int, steps: int, limit: int, out: Path) -> list:
+    """Superpose, distil from the original, and compare: rows of name, mode, accuracy, MACs."""
+    splits = load_data(DataConfig(name="cifar10", dir=data, download=False))
+    options = {"batch_size": 64, "statistics": (MEAN, DEVIATION)}
+    batches = ImageBatches(splits.train, augment=AugmentConfig(), shuffle=True, **options)
+    tested = ImageBatches(splits.test.subset(torch.arange(limit)), **options)
+
+    mine = mn.superpose(
+        pretrained(weights, 56).train(),
+        **{"num_streams": streams, "bind_after": "layer1", "unbind_before": "linear"},
+        **{"binding": "matrix", "identity_start": True, "example": IMAGE},
+    )
+    for name in ("conv1", "bn1", "layer1"):  # before the binding nothing needs to change
+        mine.network.get_submodule(name).requires_grad_(False)
+    config = TrainConfig(
+        **{"steps": steps, "batch_size": 64, "per_stream": False, "fast_share": 0.8},
+        **{"optimizer": "adamw", "lr": 2e-3, "mixup": 0.0, "distill": 0.9, "temperature": 4.0},
+    )
+    train(mine, batches, config, run_dir=out, teacher=pretrained(weights, 56))
+
+    rows = []
+    for depth in (56, 20):
+        mine_alone = mn.superpose(pretrained(weights, depth), num_streams=1, example=IMAGE)
+        rows.append((f"ResNet-{depth}", mine_alone, 1))
+    rows += [("superposed ResNet-56", mine, active) for active in (1, streams)]
+    return [
+        (name, active, evaluate(model, tested, [active])[active], count_macs(model, active).plain)
+        for name, model, active in rows
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("data")
+    for name, value in (("streams", 2), ("steps", 200), ("limit", 10_000)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--out", type=Path, default=Path("runs/resnet56"))
+    for name, active, found, macs in main(**vars(parser.parse_args())):
+        print(f"{name}, {active} per pass: {found.accuracy:.1%}, {macs / 1e6:.0f} million MACs")
