@@ -1,7 +1,8 @@
 """Measure the pretrained ResNet-56 with two and four images per pass against ResNet-20.
 
 Runs examples/resnet_cifar10.py for both and writes superpose-resnet56.json into the folder that is
-named, or runs/results: python benchmarks/superpose_resnet56.py WEIGHTS DATA [FOLDER] [STEPS] [LIMIT]
+named, or runs/results:
+python benchmarks/superpose_resnet56.py WEIGHTS DATA [FOLDER] [STEPS] [LIMIT]
 """
 
 import json
