@@ -2,7 +2,7 @@
 
 Runs examples/resnet_cifar10.py for both and writes superpose-resnet56.json into the folder that is
 named, or runs/results:
-python benchmarks/superpose_resnet56.py WEIGHTS DATA [FOLDER] [STEPS] [LIMIT]
+python benchmarks/superpose_resnet56.py WEIGHTS DATA [FOLDER] [STEPS] [LIMIT] [2,4]
 """
 
 import json
@@ -18,14 +18,17 @@ from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
 
 
-def main(weights: str, data: str, folder: str = "runs/results", steps="200", limit="2000") -> None:
+def main(
+    weights: str, data: str, folder: str = "runs/results", steps="100", limit="1000", streams="2,4"
+):
     """Train and measure, one seed each, and write all rows."""
+    place = environment()
     rows = {}
-    for streams in (2, 4):
+    for count in map(int, streams.split(",")):
         with tempfile.TemporaryDirectory() as out:
-            found = run(Path(weights), data, streams, int(steps), int(limit), Path(out) / "run")
+            found = run(Path(weights), data, count, int(steps), int(limit), Path(out) / "run")
         for name, active, measured, macs in found:
-            title = name if name.startswith("ResNet") else f"{name} (N={streams})"
+            title = name if name.startswith("ResNet") else f"{name} (N={count})"
             rows[title, active] = {
                 "name": title,
                 "active_streams": active,
@@ -34,8 +37,7 @@ def main(weights: str, data: str, folder: str = "runs/results", steps="200", lim
                 "interval": list(measured.interval),
             }
             print(f"{title}, {active} active: {measured.accuracy:.1%}, {macs / 1e6:.0f} M MACs")
-    place = environment()
-    place["command"] = f"superpose_resnet56.py WEIGHTS DATA results {steps} {limit}"
+    place["command"] = f"superpose_resnet56.py WEIGHTS DATA results {steps} {limit} {streams}"
     record = {
         "environment": place,
         "steps": int(steps),
