@@ -1,11 +1,7 @@
-"""Your own network takes four inputs per pass: a plain CNN on scikit-learn's digits, in a minute.
-
-python examples/own_network.py [EPOCHS [SEED]]
-"""
+"""A network of your own takes four inputs per pass: a plain CNN on digits, in a minute."""
 
 import sys
 import tempfile
-from dataclasses import replace
 
 import torch
 from sklearn.datasets import load_digits
@@ -44,14 +40,17 @@ def main(epochs: int = 40, seed: int = 0) -> list[tuple[str, int, float, float]]
         "CNN": mn.superpose(CNN(), num_streams=1, example=images[:1]),
         "CNN in superposition": mn.superpose(CNN(), num_streams=4, **where, example=images[:1]),
     }
-    config = TrainConfig(epochs=epochs, batch_size=64, per_stream=False, lr=0.05, mixup=0.0)
-    config = replace(config, fast_share=0.8, seed=seed)  # every fifth batch one digit per pass
+    config = TrainConfig(  # every fifth batch runs with one digit per pass
+        **{"epochs": epochs, "batch_size": 64, "per_stream": False, "fast_share": 0.8},
+        **{"lr": 0.05, "mixup": 0.0, "seed": seed},
+    )
     rows = []
     for name, model in models.items():
         loader = DataLoader(training, 64, shuffle=True, drop_last=True)
         with tempfile.TemporaryDirectory() as folder:
             train(model, loader, config, run_dir=f"{folder}/run")
-        for active, found in evaluate(model, DataLoader(test, 99), {1, model.num_streams}).items():
+        modes = sorted({1, model.num_streams})
+        for active, found in evaluate(model, DataLoader(test, 99), modes).items():
             rows.append((name, active, found.accuracy, count_macs(model, active).plain / 1e6))
             print("{}, {} per pass: {:.1%}, {:.2f} million MACs each".format(*rows[-1]))
     return rows

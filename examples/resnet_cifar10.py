@@ -1,10 +1,10 @@
 """A pretrained ResNet-56 takes several CIFAR-10 images per pass, against the smaller ResNet-20.
 
-python examples/resnet_cifar10.py WEIGHTS DATA [--streams 2] [--steps 200] [--out FOLDER]
+python examples/resnet_cifar10.py WEIGHTS DATA [STREAMS [STEPS]]
 WEIGHTS is a folder with resnet20.safetensors and resnet56.safetensors, DATA one with CIFAR-10.
 """
 
-import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ def pretrained(weights: Path, depth: int) -> ResNet:
 
 
 def main(weights: Path, data: str, streams: int, steps: int, limit: int, out: Path) -> list:
-    """Superpose, distil from the original, and compare: rows of name, mode, accuracy, MACs."""
+    """Superpose, distil from the original, compare: rows of name, mode, accuracy, MACs."""
     splits = load_data(DataConfig(name="cifar10", dir=data, download=False))
     options = {"batch_size": 64, "statistics": (MEAN, DEVIATION)}
     batches = ImageBatches(splits.train, augment=AugmentConfig(), shuffle=True, **options)
@@ -50,8 +50,8 @@ def main(weights: Path, data: str, streams: int, steps: int, limit: int, out: Pa
 
     rows = []
     for depth in (56, 20):
-        mine_alone = mn.superpose(pretrained(weights, depth), num_streams=1, example=IMAGE)
-        rows.append((f"ResNet-{depth}", mine_alone, 1))
+        alone = mn.superpose(pretrained(weights, depth), num_streams=1, example=IMAGE)
+        rows.append((f"ResNet-{depth}", alone, 1))
     rows += [("superposed ResNet-56", mine, active) for active in (1, streams)]
     return [
         (name, active, evaluate(model, tested, [active])[active], count_macs(model, active).plain)
@@ -60,11 +60,7 @@ def main(weights: Path, data: str, streams: int, steps: int, limit: int, out: Pa
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("data")
-    for name, value in (("streams", 2), ("steps", 200), ("limit", 10_000)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--out", type=Path, default=Path("runs/resnet56"))
-    for name, active, found, macs in main(**vars(parser.parse_args())):
-        print(f"{name}, {active} per pass: {found.accuracy:.1%}, {macs / 1e6:.0f} million MACs")
+    folder, data, streams, steps = (*sys.argv[1:], "2", "200")[:4]
+    found = main(Path(folder), data, int(streams), int(steps), 10_000, Path("runs/resnet56"))
+    for name, active, measured, macs in found:
+        print(f"{name}, {active} per pass: {measured.accuracy:.1%}, {macs / 1e6:.0f} million MACs")
