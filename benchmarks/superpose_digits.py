@@ -39,6 +39,7 @@ def main(folder: str = "runs/results", epochs: str = "40") -> None:
     ]
     place["command"] = f"superpose_digits.py results {epochs}"
     record = {"environment": place, "epochs": int(epochs), "seeds": list(SEEDS), "rows": rows}
+    Path(folder).mkdir(parents=True, exist_ok=True)
     write_text(Path(folder) / "superpose-digits.json", json.dumps(record, indent=2) + "\n")
 
 

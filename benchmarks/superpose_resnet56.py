@@ -46,6 +46,7 @@ def main(
         "seeds": [0],
         "rows": list(rows.values()),
     }
+    Path(folder).mkdir(parents=True, exist_ok=True)
     write_text(Path(folder) / "superpose-resnet56.json", json.dumps(record, indent=2) + "\n")
 
 

@@ -4,7 +4,10 @@ Post-activation, 16, 32 and 64 maps, 6n + 2 layers. Shortcuts have no weights: w
 they take every second pixel, and maps of zeros are added half before and half after.
 """
 
+from pathlib import Path
+
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 
@@ -51,3 +54,10 @@ class ResNet(nn.Module):
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean(dim=(2, 3)))
+
+
+def pretrained(weights: Path, depth: int) -> ResNet:
+    """Build a network and load its weights."""
+    network = ResNet(depth)
+    network.load_state_dict(load_file(weights / f"resnet{depth}.safetensors"), strict=False)
+    return network.eval()

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
-from resnet import ResNet  # the network of He et al., beside this file
-from safetensors.torch import load_file
+from resnet import pretrained  # the networks of He et al., beside this file
 
 import mimonets as mn
 from mimonets.data import AugmentConfig, DataConfig, ImageBatches, load_data
@@ -19,13 +18,6 @@ from mimonets.training import TrainConfig, train
 
 MEAN, DEVIATION = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]) * 255
 IMAGE = torch.zeros(1, 3, 32, 32)
-
-
-def pretrained(weights: Path, depth: int) -> ResNet:
-    """Build a network and load its weights."""
-    network = ResNet(depth)
-    network.load_state_dict(load_file(weights / f"resnet{depth}.safetensors"), strict=False)
-    return network.eval()
 
 
 def main(weights: Path, data: str, streams: int, steps: int, limit: int, out: Path) -> list:
