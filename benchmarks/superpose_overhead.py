@@ -16,6 +16,13 @@ from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
 
 SIZE = {"depth": 16, "width": 4, "in_channels": 3, "num_classes": 10, "image_size": 32}
+NAMES = {  # of MIMOConv's parts, and where superpose() has them
+    "stem.": "network.stem.module.",
+    "binding.": "network.stem.binding.",
+    "trunk.": "network.trunk.",
+    "unbinding.": "network.classifier.unbinding.",
+    "classifier.": "network.classifier.module.",
+}
 STREAMS, BATCH, ROUNDS = 4, 16, 61
 
 
@@ -28,7 +35,14 @@ def main(folder: Path) -> None:
     )
     options = {"bind_after": "stem", "unbind_before": "classifier", "unbinding_relu": True}
     mine = superpose(network, num_streams=STREAMS, **options).eval()
+    mine.load_state_dict(
+        {
+            next(n + name.removeprefix(o) for o, n in NAMES.items() if name.startswith(o)): w
+            for name, w in conv.state_dict().items()
+        }
+    )
     images = conv.example_inputs(BATCH)
+    assert torch.equal(mine(images), conv(images))  # the same network, and the same keys
     ratios: dict[int, list[float]] = {}
     for active in (1, STREAMS):
         ratios[active] = []
