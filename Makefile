@@ -39,7 +39,7 @@ demo: $(VENV)/installed-demo
 serve: $(VENV)/installed-demo,serve
 	@$(BIN)/mimonets demo
 	@echo "==> mimonets serve, with its page"
-	@$(BIN)/mimonets serve runs/demo/digits-mimoconv-dynamic --demo $(SERVE_ARGS)
+	@$(BIN)/mimonets serve runs/demo/digits-writers-tiles-dynamic --demo $(SERVE_ARGS)
 
 test: $(VENV)/installed-test
 	@echo "==> running the tests"
@@ -89,7 +89,7 @@ wheel: $(VENV)/installed-lint
 	@$(BIN)/python -m build --quiet --outdir dist .
 	@$(PYTHON) -m venv $(VENV)-wheel
 	@$(VENV)-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	@cd $(VENV)-wheel && bin/python ../tests/installed.py && bin/mimonets --version
+	@cd $(VENV)-wheel && bin/python ../.ci/installed.py && bin/mimonets --version
 
 # The library without any extra.
 minimal:
@@ -97,7 +97,7 @@ minimal:
 	@rm -rf $(VENV)-minimal
 	@$(PYTHON) -m venv $(VENV)-minimal
 	@$(VENV)-minimal/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
-	@cd $(VENV)-minimal && bin/python ../tests/installed.py
+	@cd $(VENV)-minimal && bin/python ../.ci/installed.py
 
 lock: $(VENV)/installed-test $(VENV)/installed-lint $(VENV)/installed-docs
 	@echo "==> writing constraints.txt"

@@ -60,6 +60,111 @@ def mimoformer_table():
     return table(header, rows)
 
 
+def engine_name(backend):
+    return "eager" if backend == "torch" else backend
+
+
+def engines_table():
+    """MIMOConv-28-10 in every engine."""
+    rows = []
+    for row in result("bench-engines")["conv"]["rows"]:
+        if row["network"] == "2 active":
+            continue
+        eager, same, one = (
+            f"{row[key]['median']:.2f}"
+            for key in (
+                "over_eager_wideresnet",
+                "over_same_engine_wideresnet",
+                "over_one_active",
+            )
+        )
+        name = engine_name(row["engine"])
+        plain = row["network"] == "WideResNet"
+        rows.append(
+            [
+                f"`{name}`",
+                "WideResNet-28-10" if plain else f"MIMOConv-28-10, {row['network']}",
+                f"{row['inputs_per_second']:.1f}",
+                eager,
+                same,
+                "" if plain else one,
+                f"{row['share_of_gemm']:.0%}",
+            ]
+        )
+    header = ["engine", "network", "inputs/s", "× eager WideResNet", "× WideResNet, same engine"]
+    return table([*header, "× 1 active", "of GEMM peak"], rows, left=2)
+
+
+def engines_memory_table():
+    """Memory and cold start of a process without PyTorch."""
+    rows = []
+    for engine, found in result("bench-engines")["memory"].items():
+        one, every = (found[what]["pss_megabytes"] for what in ("one mode", "all modes"))
+        first = found["one mode"]["first_answer_cpu_seconds"]
+        rows.append(
+            [f"`{engine}`", f"{one:.0f}", f"{every:.0f}", f"{every / one:.2f}", f"{first:.2f}"]
+        )
+    header = ["engine", "one mode, MB", "all four, MB", "ratio", "first answer after, s"]
+    return table(header, rows)
+
+
+def engines_digits_table():
+    """One group of the digits network."""
+    rows = [
+        [
+            f"`{engine_name(name)}`",
+            f"{row['milliseconds']:.2f}",
+            f"{row['over_eager']['median']:.1f}",
+        ]
+        for name, row in result("bench-engines")["digits"].items()
+    ]
+    return table(["engine", "ms", "times as fast as eager"], rows)
+
+
+def engines_accuracy_table():
+    """What int8 costs, mode by mode."""
+    rows = []
+    for name, found in result("bench-engines")["accuracy"].items():
+        for mode in found["modes"]:
+            cells = [
+                f"{mode['accuracy'][kind]:.2%}"
+                for kind in ("float32", "onnxruntime-int8", "openvino-int8")
+            ]
+            rows.append([f"`{name}`", str(mode["active_streams"]), *cells])
+    header = ["run", "active", "float32", "`onnxruntime-int8`", "`openvino-int8`"]
+    return table(header, rows)
+
+
+def engines_large_batch():
+    """How much the fast mode gains in int8 at a larger batch."""
+    found = result("bench-engines")["large"]
+    ratio = found["over_one_active"]["openvino-int8"]["median"]
+    return f"{ratio:.2f} at batch {found['batch_size']}"
+
+
+def engines_former_table():
+    """MIMOFormer against the Performer, engine by engine."""
+    rows = [
+        [
+            f"`{engine_name(row['engine'])}`",
+            row["network"]
+            if row["network"] == "Performer"
+            else f"MIMOFormer 4x4, {row['network']}",
+            f"{row['sequences_per_second']:.3f}",
+            f"{row['over_performer']['median']:.2f}",
+        ]
+        for row in result("bench-engines")["former"]["rows"]
+    ]
+    return table(["engine", "network", "sequences/s", "× Performer, same engine"], rows, left=2)
+
+
+def engines_machine():
+    """What the engines were measured on."""
+    where = result("bench-engines")["environment"]
+    features = [name for name in ("avx512", "vnni", "bf16") if where["features"][name]]
+    return f"one core of an {where['cpu']} ({', '.join(features)}), PyTorch {where['torch']}"
+
+
 def demo_table():
     rows = [
         [
@@ -180,7 +285,8 @@ def experiment_table(name):
 
 def headline_table():
     """What a visitor should know first."""
-    found = {row["what"]: row for name in ("mnist", "synthetic") for row in result(name)["rows"]}
+    names = ("mnist-map", "synthetic")
+    found = {row["what"]: row for name in names for row in result(name)["rows"]}
     rows = [
         [
             claim,
@@ -188,7 +294,7 @@ def headline_table():
             written(found[what], "paper", "paper_deviation"),
         ]
         for claim, what in (
-            ("MNIST, 16 digits per pass, at the paper's cost", "MIMOConv N=16, ours"),
+            ("MNIST, 16 digits per pass, at no more than the paper's cost", "tiles N=16"),
             (
                 "associative recall, 4 sequences per pass, FAVOR+",
                 "MIMOFormer 2x2, FAVOR+, recall, ours",
@@ -199,7 +305,23 @@ def headline_table():
             ),
         )
     ]
-    return table(["test accuracy, %", "ours", "paper"], rows)
+    return table(["test accuracy, %", "our recipes", "the paper's"], rows)
+
+
+def engines_summary():
+    """Four images per pass in every engine, beside the plain network in PyTorch."""
+    rows = [
+        [
+            f"`{engine_name(row['engine'])}`",
+            f"{row['inputs_per_second']:.0f}",
+            f"{row['over_eager_wideresnet']['median']:.1f}",
+            f"{row['over_same_engine_wideresnet']['median']:.1f}",
+        ]
+        for row in result("bench-engines")["conv"]["rows"]
+        if row["network"] == "4 active"
+    ]
+    header = ["engine", "inputs/s", "× WideResNet in eager PyTorch", "× WideResNet, same engine"]
+    return table(header, rows)
 
 
 def cost_differences():
@@ -271,8 +393,40 @@ def crosstalk_rows():
     return table(["streams", *names[:-1], "Bernstein (ours)", "simulated"], rows)
 
 
+def published_table():
+    """Published networks, none of them measured by us."""
+    rows = [
+        [
+            row["network"],
+            str(row["mmac"]),
+            f"{row['cifar10']:.2f}",
+            f"{row['cifar100']:.2f}",
+            row["source"],
+        ]
+        for row in result("published-networks")["rows"]
+    ]
+    return table(["network", "MMAC/input", "CIFAR-10, %", "CIFAR-100, %", "source"], rows)
+
+
+def measured_rows(name):
+    """Accuracy beside cost of what has been run of an experiment."""
+    rows = [
+        [
+            row["what"],
+            str(row["streams"]),
+            f"{row['macs'] / 1e6:.2f}",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+        ]
+        for row in result(name)["rows"]
+        if "ours" in row
+    ]
+    return table(["network", "inputs per pass", "MMAC/input", "test accuracy, %", "seeds"], rows)
+
+
 PLACES = {
-    "README.md": [mimoconv_table, headline_table],
+    "docs/when-it-pays.md": [lambda: measured_rows("mnist-map"), published_table],
+    "README.md": [headline_table, engines_summary],
     "docs/results.md": [
         standing,
         lambda: experiment_table("mnist"),
@@ -283,6 +437,13 @@ PLACES = {
         demo_table,
     ],
     "docs/speed.md": [
+        engines_table,
+        engines_memory_table,
+        engines_digits_table,
+        engines_accuracy_table,
+        engines_former_table,
+        engines_large_batch,
+        engines_machine,
         mimoconv_table,
         lambda: mimoconv_table("bench-mimoconv-channels-last"),
         mimoformer_table,

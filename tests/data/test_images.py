@@ -229,3 +229,19 @@ def test_digits_need_no_files():
     assert (len(data.train), data.validation, len(data.test)) == (1500, None, 297)
     assert data.train.shape == (1, 8, 8)
     assert data.train.images.max() == 255
+
+
+def test_writers_of_digits_are_kept_apart():
+    sklearn = pytest.importorskip("sklearn.datasets").load_digits()
+    data = load_data(DataConfig(name="digits-writers"))
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [1200, 300, 297]
+    parts = (data.train, data.validation, data.test)
+    labels = np.concatenate([part.labels for part in parts])
+    assert np.array_equal(labels, sklearn.target), "in the order of scikit-learn: writer by writer"
+    images = np.concatenate([part.images.squeeze(1) for part in parts])
+    assert np.abs(images / 255 * 16 - sklearn.images).max() < 0.04
+    everything = load_data(DataConfig(name="digits-writers", validation=0))
+    assert (len(everything.train), everything.validation) == (1500, None)
+    assert np.array_equal(everything.test.images, data.test.images)
+    with pytest.raises(ValueError, match="validation=1500 leaves nothing of 1500 digits"):
+        load_data(DataConfig(name="digits-writers", validation=1500))

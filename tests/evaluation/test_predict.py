@@ -148,3 +148,18 @@ def test_mistakes_get_one_line(saved, capsys, monkeypatch, arguments, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_network_that_ships_answers_by_its_name(tmp_path, capsys):
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    pixels = (digits.images[-12:] * 255 / 16).round().astype(np.uint8)
+    names = []
+    for number, image in enumerate(pixels):
+        names.append(str(tmp_path / f"{number:02}.png"))
+        Image.fromarray(image).save(names[-1])
+    for mode in ("1", "4"):
+        assert main(["predict", "digits", *names, "--active-streams", mode, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [row["file"] for row in found] == names
+        labels = [int(row["classes"][0]["label"]) for row in found]
+        assert sum(labels == digits.target[-12:]) >= 10

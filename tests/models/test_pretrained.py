@@ -1,6 +1,7 @@
 """Models by name: shipped weights, recipes and kinds of networks, and the cards of models."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import mimonets as mn
 from mimonets.models import ModelCard, pretrained
 
+RECORD = json.loads((Path(__file__).parents[2] / "results" / "pretrained.json").read_text())
 SMALL = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_streams=2, num_classes=4)
 
 
@@ -68,6 +70,48 @@ def test_everything_that_ships_loads_and_has_a_card(name):
     card = pretrained.read_card(name)
     for heading in ("## Accuracy", "## Limits", "* Data:", "* Recipe:"):
         assert heading in card
+
+
+def test_two_networks_ship_and_take_less_than_two_megabytes():
+    assert mn.list_models() == ["digits", "mnist-n16"]
+    files = [path for path in pretrained.WEIGHTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+
+
+@pytest.mark.parametrize("name", pretrained.pretrained_names())
+def test_cards_say_what_was_measured(name):
+    record = RECORD[name]
+    assert pretrained.read_card(name) == ModelCard.from_dict(record["card"]).as_markdown()
+    for mode, found in record["modes"].items():
+        assert found["accuracy"] == found["correct"] / found["total"]
+        assert record["card"]["accuracy"][mode] == found["accuracy"]
+        row = f"| {mode} | {100 * found['correct'] / found['total']:.1f} % |"
+        assert row in pretrained.read_card(name)
+
+
+@pytest.mark.parametrize("mode", [1, 2, 3, 4])
+def test_the_shipped_digits_network_answers_as_its_record_says(mode):
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    model = mn.create("digits", pretrained=True)
+    pixels = (digits.images[-297:] * 255 / 16).round().astype("uint8")
+    images = torch.from_numpy(model.input_spec.prepare(pixels[:, None]))
+    images = torch.cat([images, images[: -len(images) % mode]])  # whole groups, as evaluate has
+    with torch.no_grad():
+        answers = model(images, active_streams=mode).argmax(dim=1)[:297].numpy()
+    found = RECORD["digits"]["modes"][str(mode)]
+    assert (int((answers == digits.target[-297:]).sum()), 297) == (found["correct"], found["total"])
+
+
+def test_the_shipped_mnist_network_takes_sixteen_digits_of_28x28():
+    model = mn.create("mnist-n16", pretrained=True)
+    spec = model.input_spec
+    assert (model.num_streams, spec.original, spec.crop, spec.shape) == (
+        16,
+        (28, 28),
+        20,
+        (1, 20, 20),
+    )
+    assert spec.labels == tuple("0123456789")
 
 
 def test_a_card_says_everything_in_its_record():

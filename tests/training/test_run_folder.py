@@ -126,7 +126,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, number):
     wanted, _ = tiny_conv(), None
     train(wanted, TinyBatches(), tiny_config(), run_dir=tmp_path / "whole")
     before = signal.getsignal(number)
-    with pytest.raises(TrainingInterrupted, match="after step 3 of 8; .*Go on with resume=True"):
+    with pytest.raises(TrainingInterrupted, match="after step 3 of 8; .*Resume it with"):
         train(tiny_conv(), TinyBatches(before=press), tiny_config(), run_dir=tmp_path / "run")
     assert signal.getsignal(number) is before
     model = tiny_conv()

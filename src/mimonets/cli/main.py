@@ -29,14 +29,12 @@ examples:
   mimonets bench mnist-mimoconv-n16                inputs per second in every mode
   mimonets train mnist-mimoconv-n4 --data-dir data    train, into runs/mnist-mimoconv-n4
   mimonets evaluate runs/mnist-mimoconv-n4         accuracy in every mode
-<<<<<<< HEAD
-  mimonets predict runs/mnist-mimoconv-n4 a.png    what the image shows, with probabilities
-=======
+  mimonets predict mnist-n16 a.png                 what the image shows, by a network that ships
   mimonets export runs/mnist-mimoconv-n4 --out out    for ONNX Runtime and OpenVINO
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
-  mimonets demo                                    train and compare, in two minutes, offline
+  mimonets demo                                    train and compare, in three minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
-  mimonets serve runs/demo/digits-mimoconv-dynamic   a server that chooses the superposition by load
+  mimonets serve runs/demo/digits-writers-tiles-dynamic    chooses the superposition by load
 """
 
 COMMANDS = (

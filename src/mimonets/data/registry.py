@@ -18,7 +18,7 @@ from mimonets.data.sets import ImageSet, Splits, hold_out, take
 DATASETS: dict[str, DataSet] = {
     record.name: record
     for record in (
-        *(digits.DIGITS_8X8, mnist.MNIST, mnist.FASHION_MNIST),
+        *(digits.DIGITS_8X8, digits.DIGITS_WRITERS, mnist.MNIST, mnist.FASHION_MNIST),
         *(cifar.CIFAR10, cifar.CIFAR100, svhn.SVHN),
         *(own.FOLDER, own.NPZ),
         *(listops.LISTOPS, text.TEXT, text.RETRIEVAL, cifar.IMAGE, pathfinder.PATHFINDER),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._memory import keep_freed_memory
+from mimonets.evaluation.macs import default_modes
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
 from mimonets.models import MultipleInput, alternatives_of, name_of
@@ -158,16 +159,6 @@ def build(network: Any, settings: BenchSettings) -> Any:
 
 def _described(model: Any) -> Any:
     return getattr(model, "config", model)
-
-
-def default_modes(num_streams: int) -> list[int]:
-    """Choose the modes worth timing: all up to four streams, else those that spread evenly.
-
-    >>> default_modes(4), default_modes(16)
-    ([1, 2, 3, 4], [1, 2, 4, 8, 16])
-    """
-    every = range(1, num_streams + 1)
-    return [mode for mode in every if num_streams <= 4 or num_streams % mode == 0]
 
 
 def _place(thing: Any, settings: BenchSettings) -> Any:

@@ -18,8 +18,8 @@ from torch import nn
 
 from mimonets._config import did_you_mean
 from mimonets._memory import keep_freed_memory
-from mimonets.evaluation.bench import BenchSettings, build, default_modes
-from mimonets.evaluation.macs import count_macs
+from mimonets.evaluation.bench import BenchSettings, build
+from mimonets.evaluation.macs import count_macs, default_modes
 from mimonets.evaluation.throughput import Contender, Timing, race
 from mimonets.inference import BACKENDS, Engine, export
 from mimonets.models import alternatives_of, name_of

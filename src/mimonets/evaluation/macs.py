@@ -81,10 +81,20 @@ def count_macs(model: Model | nn.Module | Any, active_streams: int | None = None
 def count_modes(
     model: Model | nn.Module | Any, modes: Iterable[int | None] | None = None
 ) -> list[Cost]:
-    """Count the cost of several modes; by default of every one, from slow to fast."""
+    """Count the cost of several modes; by default :func:`default_modes`, from slow to fast."""
     hollow = _hollow(model)
     streams = getattr(hollow, "num_streams", 1)
-    return [_count(hollow, mode, streams) for mode in modes or range(1, streams + 1)]
+    return [_count(hollow, mode, streams) for mode in modes or default_modes(streams)]
+
+
+def default_modes(num_streams: int) -> list[int]:
+    """Choose the modes worth looking at: all up to four streams, else those that spread evenly.
+
+    >>> default_modes(4), default_modes(16)
+    ([1, 2, 3, 4], [1, 2, 4, 8, 16])
+    """
+    every = range(1, num_streams + 1)
+    return [mode for mode in every if num_streams <= 4 or num_streams % mode == 0]
 
 
 def _hollow(model: Model | nn.Module | Any) -> nn.Module:

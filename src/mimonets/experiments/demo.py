@@ -1,4 +1,4 @@
-"""The demo: a dynamic MIMOConv and a single-input network of the same size, side by side."""
+"""The demo: a network with three gears and a plain network of the same size, side by side."""
 
 import json
 import shlex
@@ -40,7 +40,7 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[
     dynamic, plain = recipes
     console.print(
         "Training two networks of the same size on 1,500 handwritten digits: one that takes up to "
-        "four at a time, and one that takes one. About two minutes.\n"
+        "four at a time, and one that takes one. About three minutes.\n"
     )
     for recipe in recipes:
         run_dir = folder / recipe.name
@@ -62,7 +62,7 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[
 
 def demo_table(rows: Sequence[ModeResult]) -> Table:
     """Lay out accuracy, speed and cost of every mode."""
-    table = Table(title="Test digits, one set of weights for slow, normal and fast")
+    table = Table(title="297 digits by other writers; one set of weights for slow, normal and fast")
     for name in ("network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"):
         table.add_column(name, justify="left" if name == "network" else "right")
     for row in rows:

@@ -14,8 +14,7 @@ from mimonets.data.registry import split_batches as data_batches
 from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
-from mimonets.evaluation.bench import default_modes
-from mimonets.evaluation.macs import count_macs
+from mimonets.evaluation.macs import count_macs, default_modes
 from mimonets.models import Model, load
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe

@@ -16,7 +16,7 @@ from mimonets.serving.policy import PolicySettings
 from mimonets.serving.simulator import simulate
 from mimonets.serving.workloads import WORKLOADS, Array, read_trace, step
 
-DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # test accuracies of the digits demo
+DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # of digits-mimoconv-dynamic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Comparison(Config):
 
 
 def example_modes(pass_ms: float = 8.0, call_ms: float = 0.2) -> tuple[Mode, ...]:
-    """Make the modes of a network with four streams and the accuracies of the digits demo."""
+    """Make the modes of a network with four streams and the accuracies of a digits network."""
     time = ServiceTime(per_call=call_ms / 1000, per_pass=pass_ms / 1000)
     return tuple(Mode(active, time, accuracy) for active, accuracy in DIGITS.items())
 

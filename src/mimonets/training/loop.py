@@ -48,8 +48,8 @@ def train(
             very end. Without it nothing is measured, and the last model is kept.
         teacher: a trained network to learn from, beside ``config.distill`` and its kin; for
             folders of ours there is ``config.teacher``. It is not kept with the run.
-        resume: go on with the run in ``run_dir``, to the same weights as if it had never stopped;
-            it starts from the beginning if there is none yet.
+        resume: continue the run in ``run_dir``, to the same weights as if it had never stopped; it
+            starts from the beginning if there is none yet.
         recipe: what else decides the run, such as the data's config; kept with it.
         on_progress: called with each row of metrics.
 

@@ -11,14 +11,14 @@ from typing import Any
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Training was asked to stop; its state is saved and ``resume=True`` goes on from there."""
+    """Training was asked to stop; its state is saved, and ``resume=True`` resumes it."""
 
     def __init__(self, step: int, total_steps: int, folder: str) -> None:
         self.step = step
         self.folder = folder
         super().__init__(
             f"Stopped after step {step} of {total_steps}; everything is saved in {folder}. "
-            f"Go on with resume=True (--resume)."
+            f"Resume it with resume=True (--resume)."
         )
 
 

@@ -139,7 +139,7 @@ class Tally:
         return self.inputs / max(time.perf_counter() - self.started, 1e-9)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the sums; time starts anew in a run that goes on."""
+        """Give the sums; the clock of a resumed run starts anew."""
         return {"sums": self.sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """Scikit-learn's digits: real data that needs no download."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -9,6 +11,7 @@ from mimonets.data.dataset import DIGITS, DataSet
 from mimonets.data.sets import ImageSet, Splits, hold_out
 
 TEST = 297  # of 1,797
+VALIDATION = 300  # of digits-writers, unless its config says otherwise
 
 
 def load_digits(config: DataConfig) -> Splits[ImageSet]:
@@ -16,15 +19,42 @@ def load_digits(config: DataConfig) -> Splits[ImageSet]:
 
     Alpaydin & Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998. Values of 0..16 are
     stretched to 0..255. 297 of them, drawn once and for all, are the test set: writers of test
-    digits are among those of training digits. (The last 297 would be other writers', and harder.)
+    digits are among those of training digits. :func:`load_digits_writers` keeps writers apart.
     """
+    train, test = hold_out(_read(), TEST, seed=0)
+    assert test is not None
+    return Splits(train, None, test)
+
+
+def load_digits_writers(config: DataConfig) -> Splits[ImageSet]:
+    """Load the same digits, with other writers in every split.
+
+    The digits come writer by writer, about 138 of each. The last 297 are the test set, and the
+    last ``validation`` of the 1,500 before them are the validation set, so that settings are
+    chosen by what they do for writers that were not trained on. One writer may have digits on both
+    sides of a cut.
+    """
+    everything = _read()
+    count = VALIDATION if config.validation is None else config.validation
+    first = len(everything) - TEST - count
+    if first < 1:
+        raise ValueError(
+            f"validation={count} leaves nothing of {len(everything) - TEST} digits to train on: "
+            f"choose a smaller number."
+        )
+    order = torch.arange(len(everything))
+    return Splits(
+        everything.subset(order[:first]),
+        everything.subset(order[first:-TEST]) if count else None,
+        everything.subset(order[-TEST:]),
+    )
+
+
+def _read() -> ImageSet:
     digits = need("sklearn.datasets", "scikit-learn").load_digits()
     images = torch.from_numpy((digits.images * 255 / 16).round().astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(digits.target.astype(np.int64))
-    everything = ImageSet(images, labels, 10, "digits train")
-    train, test = hold_out(everything, TEST, seed=0)
-    assert test is not None
-    return Splits(train, None, ImageSet(test.images, test.labels, 10, "digits test"))
+    return ImageSet(images, labels, 10, "digits")
 
 
 DIGITS_8X8 = DataSet(
@@ -36,3 +66,5 @@ DIGITS_8X8 = DataSet(
     home="https://archive.ics.uci.edu/dataset/80",
     licence="CC BY 4.0",
 )
+
+DIGITS_WRITERS = replace(DIGITS_8X8, name="digits-writers", load=load_digits_writers)

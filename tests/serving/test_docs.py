@@ -1,0 +1,71 @@
+"""The numbers of docs/serving.md come from results/."""
+
+import json
+import math
+
+import pytest
+
+from numbers_in_docs import ROOT, table
+
+PAGE = ROOT / "docs" / "serving.md"
+
+
+def result(name):
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def policy_table():
+    rules = {
+        "fixed, 1 active": "always 1",
+        "fixed, 4 active": "always 4",
+        "superpose what waits": "superpose what waits",
+        "deadline fit": "deadlines alone",
+        "big/small switch": "big/small",
+        "drain test": "**drain test**",
+        "fluid bound": "bound",
+    }
+    rows = {(row["load"], row["rule"]): row for row in result("serving-policy")["rows"]}
+    lines = []
+    for load in sorted({load for load, _ in rows}):
+        cells = [f"{load:g}"]
+        for rule in rules:
+            row = rows[load, rule]
+            late = "" if "p99" not in row else f", {1000 * row['p99']:.0f}"
+            cells.append(f"{100 * row['right_in_time']:.2f}{late}")
+        lines.append(cells)
+    return table(["load / slow capacity", *rules.values()], lines, left=0)
+
+
+def isolation_table():
+    rows = result("serving-isolation")["isolation"]
+    names = list(dict.fromkeys(row["neighbours"] for row in rows))
+    modes = sorted({row["active_streams"] for row in rows})
+    lines = []
+    for name in names:
+        found = {row["active_streams"]: row for row in rows if row["neighbours"] == name}
+        lines.append([name, *(f"{found[mode]['wrong']:.1%}" for mode in modes)])
+    return table(["neighbours", *(f"wrong answers, {mode} active" for mode in modes)], lines)
+
+
+def cascade_table():
+    rows = result("serving-isolation")["cascade"]
+    lines = [
+        [f"{row['rerun']:.0%}", f"{row['accuracy']:.2%}", f"{row['cost']:.2f}"] for row in rows
+    ]
+    return table(["run again", "accuracy", "passes per input"], lines, left=0)
+
+
+@pytest.mark.parametrize("make", [policy_table, isolation_table, cascade_table])
+def test_the_page_shows_what_was_measured(make):
+    assert make() in PAGE.read_text()
+
+
+def test_the_drain_test_is_near_the_bound_over_the_whole_range():
+    rows = {(row["load"], row["rule"]): row for row in result("serving-policy")["rows"]}
+    for load in {load for load, _ in rows}:
+        ours = rows[load, "drain test"]["right_in_time"]
+        assert ours > 0.965 * rows[load, "fluid bound"]["right_in_time"]
+        for rule in ("fixed, 1 active", "fixed, 2 active", "fixed, 4 active"):
+            # At the fastest mode's capacity and beyond, always being fast is a little ahead.
+            assert ours > rows[load, rule]["right_in_time"] - 0.004, (load, rule)
+    assert all(math.isfinite(row["right_in_time"]) for row in rows.values())
