@@ -179,6 +179,38 @@ def demo_table():
     return table(["network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"], rows)
 
 
+def superposed_digits_table():
+    rows = [
+        [
+            row["name"],
+            str(row["active_streams"]),
+            f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}",
+            f"{row['million_macs']:.2f}",
+        ]
+        for row in result("superpose-digits")["rows"]
+    ]
+    return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
+
+
+def superposed_resnet_table():
+    rows = [
+        [
+            row["name"],
+            str(row["active_streams"]),
+            f"{100 * row['accuracy']:.1f} ({100 * row['interval'][0]:.1f} to "
+            f"{100 * row['interval'][1]:.1f})",
+            f"{row['macs'] / 1e6:.0f}",
+        ]
+        for row in result("superpose-resnet56")["rows"]
+    ]
+    return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
+
+
+def superpose_overhead():
+    found = result("bench-superpose")["overhead"]
+    return " and ".join(f"{100 * found[mode]['median']:+.1f} %" for mode in ("1", "4"))
+
+
 def outside_the_trunk():
     shares = result("bench-mimoconv")["time_shares"]["MIMOConv-28-10 (N=4), 4 active"]
     return f"{shares['stem'] + shares['binding'] + shares['unbinding']:.1%}"
@@ -421,6 +453,7 @@ PLACES = {
         machine,
     ],
     "docs/cost.md": [datamux_rows],
+    "docs/your-network.md": [superposed_digits_table, superposed_resnet_table, superpose_overhead],
     "docs/superposition.md": [text_cost_rows, recall_rows],
     "docs/theory.md": [bounds_rows, crosstalk_rows],
 }

@@ -23,9 +23,11 @@ def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys):
         ("CNN", 1),
         ("CNN in superposition", 1),
         ("CNN in superposition", 4),
+        ("CNN with 36 maps", 1),
     ]
     macs = [row[3] for row in rows]
     assert macs[2] < 0.4 * macs[0] < 0.4 * macs[1]
+    assert macs[3] == pytest.approx(macs[2], rel=0.1)  # what one would pick instead
     assert rows[0][2] > 0.3
     assert "CNN in superposition, 4 per pass: " in capsys.readouterr().out
 
