@@ -91,7 +91,9 @@ def difference(rate, seconds, per_pass=0.05):
 
 
 def test_the_simulator_foretells_the_server_roughly():
-    measured, predicted = difference(rate=45, seconds=4)
+    measured, predicted = difference(rate=22, seconds=5, per_pass=0.1)
+    if measured["lag_p99"] > 0.01:
+        pytest.skip(f"the machine is busy: the generator lagged by {measured['lag_p99']:.3f} s")
     assert measured["in_time"] == pytest.approx(predicted["in_time"], abs=0.15)
     assert measured["p99"] == pytest.approx(predicted["p99"], rel=0.6)
     assert measured["active"] == pytest.approx(predicted["active"], rel=0.4)
