@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import mimonets as mn
+from mimonets.evaluation import count_macs
 from mimonets.models import builders
 from mimonets.training import train
 from training.tiny import TinyBatches, tiny_config
@@ -116,7 +117,7 @@ def refusals(folder):
         path = folder / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
-    yield "without a builder: pass network=", lambda: mn.load(folder)
+    yield "without a builder: load it from Python and pass network=", lambda: mn.load(folder)
     yield "do not fit their config.json", lambda: mn.load(folder, network=make_cnn(maps=4))
     yield "already superposed", lambda: mn.load(folder, network=superposed(make_cnn()).network)
     yield "names no module", lambda: mn.load(folder, network=nn.Sequential(nn.Flatten()))
@@ -216,6 +217,11 @@ def test_the_hub_gets_a_card_that_says_how_to_load(tmp_path):
     assert "register_builder('cnn')" in card
     with pytest.raises(ValueError, match="holds a Superposed"):
         mn.MIMOConv.from_pretrained(tmp_path / "y")
+
+
+def test_its_config_alone_is_no_network():
+    with pytest.raises(ValueError, match="is more than its config: load it from Python"):
+        count_macs(superposed(make_cnn()).config)
 
 
 def test_one_stream_without_names_is_the_network_itself(tmp_path):

@@ -129,8 +129,8 @@ def _rebuild(
     """Superpose the network again, with weights that are replaced afterwards."""
     if network is None and not config.builder:
         raise ValueError(
-            f"{path.parent} holds a superposed network without a builder: pass network=, the "
-            f"network as it was before superpose()."
+            f"{path.parent} holds a superposed network without a builder: load it from Python and "
+            f"pass network=, the network as it was before superpose()."
         )
     try:
         if network is None:
