@@ -118,9 +118,10 @@ def ship(name: str, run: Path, data_dir: str | None) -> None:
         },
     )
     model.save_pretrained(WEIGHTS / name, card=card)
-    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
-    record[name] = {
-        "environment": {**environment(), "command": f"benchmarks/pretrained.py {name}"},
+    models = json.loads(RECORD.read_text(encoding="utf-8"))["models"] if RECORD.exists() else {}
+    here = {**environment(), "command": f"benchmarks/pretrained.py {name} RUN"}
+    models[name] = {
+        "environment": here,
         "card": asdict(card),
         "modes": {
             str(mode): {
@@ -134,6 +135,7 @@ def ship(name: str, run: Path, data_dir: str | None) -> None:
             for mode in facts.modes
         },
     }
+    record = {"environment": here, "models": models}
     write_text(RECORD, json.dumps(record, indent=2) + "\n")
     for mode in facts.modes:
         print(f"{name}, {mode} active: {found[mode].correct} of {found[mode].total}")

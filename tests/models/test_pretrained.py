@@ -9,7 +9,9 @@ import torch
 import mimonets as mn
 from mimonets.models import ModelCard, pretrained
 
-RECORD = json.loads((Path(__file__).parents[2] / "results" / "pretrained.json").read_text())
+RECORD = json.loads((Path(__file__).parents[2] / "results" / "pretrained.json").read_text())[
+    "models"
+]
 SMALL = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_streams=2, num_classes=4)
 
 
