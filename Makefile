@@ -89,7 +89,7 @@ wheel: $(VENV)/installed-lint
 	@$(BIN)/python -m build --quiet --outdir dist .
 	@$(PYTHON) -m venv $(VENV)-wheel
 	@$(VENV)-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	@cd $(VENV)-wheel && bin/python ../tests/installed.py && bin/mimonets --version
+	@cd $(VENV)-wheel && bin/python ../.ci/installed.py && bin/mimonets --version
 
 # The library without any extra.
 minimal:
@@ -97,7 +97,7 @@ minimal:
 	@rm -rf $(VENV)-minimal
 	@$(PYTHON) -m venv $(VENV)-minimal
 	@$(VENV)-minimal/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
-	@cd $(VENV)-minimal && bin/python ../tests/installed.py
+	@cd $(VENV)-minimal && bin/python ../.ci/installed.py
 
 lock: $(VENV)/installed-test $(VENV)/installed-lint $(VENV)/installed-docs
 	@echo "==> writing constraints.txt"

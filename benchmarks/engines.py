@@ -6,7 +6,9 @@ process of its own, as the proportional set size after a call in each mode.
 
     python benchmarks/engines.py prepare DIR    # export MIMOConv-28-10 and WideResNet-28-10
     python benchmarks/engines.py conv DIR       # race them
-    python benchmarks/engines.py memory DIR     # memory, cold start, and the digits network
+    python benchmarks/engines.py large DIR      # int8 at a larger batch
+    python benchmarks/engines.py memory DIR     # memory and cold start
+    python benchmarks/engines.py digits DIR     # one group of a small network
     python benchmarks/engines.py accuracy DIR --run runs/digits    # what int8 costs a trained run
     python benchmarks/engines.py former DIR     # MIMOFormer and Performer on 4,096 tokens
 """
@@ -133,35 +135,50 @@ def conv(folder, rounds):
     return {"batch_size": BATCH, "gemm_gmacs": {k: v / 1e9 for k, v in peak.items()}, "rows": rows}
 
 
+def large(folder, rounds, batch=64):
+    """Race the fast and the slow mode of the int8 engines at a larger batch."""
+    images = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), dtype=np.float32)
+    names = ("onnxruntime-int8", "openvino-int8")
+    contenders = []
+    for name in names:
+        engine = Engine(folder / "mimoconv", name, threads=1)
+        for mode in (1, 4):
+            contenders.append((f"{name}, {mode}", lambda e=engine, m=mode: e(images, m)))
+    seconds = race(contenders, rounds)
+    return {
+        "batch_size": batch,
+        "over_one_active": {name: ratio(seconds, f"{name}, 4", f"{name}, 1") for name in names},
+        "seconds": seconds,
+    }
+
+
 def memory(folder):
     """Measure memory with no, one and all modes open."""
     names = ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8")
     return {name: memory_of(folder / "mimoconv", name, (1, 2, 3, 4), threads=1) for name in names}
 
 
-def digits(folder, rounds=200):
-    """One group of the digits network in each engine."""
+def digits(folder, rounds=20, calls=20):
+    """Time one group of the digits network: some calls in a row, engine after engine."""
     torch.manual_seed(0)
     config = load_recipe("digits-mimoconv-dynamic").model
     if not (folder / "digits").is_dir():
         export(MIMOConv(config).eval(), folder / "digits", modes=(4,), measure=False)
     image = np.zeros((4, 1, 8, 8), np.float32)
-    engines = {
-        b: Engine(folder / "digits", b, threads=1) for b in ("torch", "onnxruntime", "openvino")
-    }
-    contenders = [(name, lambda e=e: e(image, 4)) for name, e in engines.items()]
-    seconds = {name: [] for name in engines}
-    for name, run in contenders * rounds:
-        start = time.process_time()
-        run()
-        seconds[name].append(time.process_time() - start)
+    names = ("torch", "onnxruntime", "openvino")
+    engines = {name: Engine(folder / "digits", name, threads=1) for name in names}
+
+    def several(engine):
+        for _ in range(calls):
+            engine(image, 4)
+
+    seconds = race([(name, lambda e=e: several(e)) for name, e in engines.items()], rounds)
     return {
         name: {
-            "milliseconds": 1000 * statistics.median(seconds[name][5:]),
-            "of_eager": statistics.median(seconds[name][5:])
-            / statistics.median(seconds["torch"][5:]),
+            "milliseconds": 1000 * statistics.median(seconds[name]) / calls,
+            "over_eager": ratio(seconds, name, "torch"),
         }
-        for name in engines
+        for name in names
     }
 
 
@@ -183,9 +200,12 @@ def former(folder, rounds):
     """Race MIMOFormer 4x4 against the Performer on LRA Text at full length."""
     torch.manual_seed(0)
     variants = {"mlp": "attention+mlp", "qkv": "attention+mlp+qkv"}
-    models = {"Performer": Performer(load_recipe("lra-text-performer").model).eval()}
+    # Two of the six blocks, to keep it short; embedding and pooling weigh three times as much.
+    recipe = load_recipe("lra-text-performer", ["model.depth=2"])
+    models = {"Performer": Performer(recipe.model).eval()}
     for variant, kind in variants.items():
-        models[kind] = MIMOFormer(load_recipe(f"lra-text-mimoformer-4x4-{variant}").model).eval()
+        recipe = load_recipe(f"lra-text-mimoformer-4x4-{variant}", ["model.depth=2"])
+        models[kind] = MIMOFormer(recipe.model).eval()
     tokens = np.random.default_rng(0).integers(256, size=(16, 4096))
     contenders, inputs = [], {}
     for name, model in models.items():
@@ -205,6 +225,7 @@ def former(folder, rounds):
     each = {name: [t / inputs[name] for t in times] for name, times in seconds.items()}
     return {
         "tokens": 4096,
+        "blocks": 2,
         "rows": [
             {
                 "engine": name.partition(", ")[0],
@@ -222,7 +243,8 @@ def former(folder, rounds):
 def main():
     """Run one part, and write what it measured beside the others."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("prepare", "conv", "memory", "accuracy", "former"))
+    parts = ("prepare", "conv", "large", "memory", "digits", "accuracy", "former")
+    parser.add_argument("part", choices=parts)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--run", default="runs/digits-mimoconv-dynamic")
     parser.add_argument("--rounds", type=int, default=5)
@@ -234,14 +256,20 @@ def main():
     keep_freed_memory()
     if args.part == "conv":
         found = {"conv": conv(args.folder, args.rounds)}
+    elif args.part == "large":
+        found = {"large": large(args.folder, args.rounds)}
     elif args.part == "memory":
-        found = {"memory": memory(args.folder), "digits": digits(args.folder)}
+        found = {"memory": memory(args.folder)}
+    elif args.part == "digits":
+        found = {"digits": digits(args.folder)}
     elif args.part == "accuracy":
         found = {"accuracy": accuracy(args.folder, args.run)}
     else:
         found = {"former": former(args.folder, args.rounds)}
     record = {**(json.loads(RESULT.read_text()) if RESULT.exists() else {}), **found}
-    record["environment"] = {**environment(), "threads": 1, "features": cpu_features()}
+    where = environment()
+    where["command"] = "python benchmarks/engines.py PART DIR, part by part"
+    record["environment"] = {**where, "threads": 1, "features": cpu_features()}
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
 
 

@@ -3,7 +3,10 @@
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -17,3 +20,56 @@ def test_the_shipped_digits_network_reads_sixteen_digits(capsys):
     for mode in ("fast", "slow"):
         right = sum(a == b for a, b in zip(rows[mode], rows["labels"], strict=True))
         assert right >= 14, mode
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """Let examples import what lies beside them."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys, beside):
+    import own_network
+
+    rows = own_network.main(epochs=1)
+    assert [row[:2] for row in rows] == [
+        ("CNN", 1),
+        ("CNN in superposition", 1),
+        ("CNN in superposition", 4),
+        ("CNN with 36 maps", 1),
+    ]
+    macs = [row[3] for row in rows]
+    assert macs[2] < 0.4 * macs[0] < 0.4 * macs[1]
+    assert macs[3] == pytest.approx(macs[2], rel=0.1)  # what one would pick instead
+    assert rows[0][2] > 0.3
+    assert "CNN in superposition, 4 per pass: " in capsys.readouterr().out
+
+
+def test_a_resnet_with_weights_from_files_takes_two_images_per_pass(tmp_path, beside):
+    import resnet_cifar10
+    from resnet import ResNet
+
+    for depth in (20, 56):
+        save_file(ResNet(depth).state_dict(), tmp_path / f"resnet{depth}.safetensors")
+    rng = np.random.default_rng(0)
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        records = rng.integers(256, size=(16, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (tmp_path / "cifar-10-batches-bin" / f"{name}.bin").write_bytes(records.tobytes())
+    rows = resnet_cifar10.main(tmp_path, str(tmp_path), 2, 1, 4, tmp_path / "run")
+    assert [row[:2] for row in rows] == [
+        ("ResNet-56", 1),
+        ("ResNet-20", 1),
+        ("superposed ResNet-56", 1),
+        ("superposed ResNet-56", 2),
+    ]
+    large, small, _, fast = (row[3] for row in rows)
+    assert small == pytest.approx(0.324 * large, rel=0.01)  # 41 of 126 million
+    assert fast == pytest.approx(0.67 * large, rel=0.01)
+    assert torch.isfinite(torch.tensor([row[2].loss for row in rows])).all()
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_fits_on_a_screen(path):
+    assert len(path.read_text().splitlines()) <= 65

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         WideResNet,
         WideResNetConfig,
         load,
+        register_builder,
         save,
         superpose,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "list_models",
     "load",
     "recalibrate",
+    "register_builder",
     "save",
     "superpose",
 ]

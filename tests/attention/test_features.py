@@ -249,6 +249,7 @@ def test_everything_traces_in_one_graph_with_its_gradients():
     assert_close(loss(compiled, q, k, v), loss(module, q, k, v), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow  # a C++ compiler at work
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # inductor's own import
 def test_favor_s_compiles_to_the_same_numbers():

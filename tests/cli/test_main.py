@@ -175,7 +175,7 @@ def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message, 
     [
         (["cost", "x", "--active-streams", "1,fast"], "write integers with commas"),
         (["bench", "x", "--rounds", "0"], "must be an integer >= 1"),
-        (["serve"], "invalid choice: 'serve'"),
+        (["fly"], "invalid choice: 'fly'"),
     ],
 )
 def test_arguments_that_do_not_parse_end_in_exit_code_two(capsys, arguments, message):

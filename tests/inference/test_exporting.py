@@ -55,7 +55,7 @@ def agree(engine, model, batch, active, **options):
     "model",
     [
         MIMOFormer(MIMOFormerConfig(**SMALL, grid=(2, 1), superpose="attention+mlp+qkv")),
-        Performer(PerformerConfig(**SMALL)),
+        pytest.param(Performer(PerformerConfig(**SMALL)), marks=pytest.mark.slow, id="Performer"),
         Transformer(TransformerConfig(**SMALL)),
     ],
     ids=lambda model: type(model).__name__,

@@ -24,7 +24,9 @@ def free_port():
         return found.getsockname()[1]
 
 
-@pytest.mark.parametrize("kind", ["stream", "plain", "mimoconv"])
+@pytest.mark.parametrize(
+    "kind", ["stream", pytest.param("plain", marks=pytest.mark.slow), "mimoconv"]
+)
 def test_two_processes_equal_one_with_the_doubled_batch(kind, tmp_path):
     port = free_port()
     processes = [

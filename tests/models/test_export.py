@@ -77,6 +77,7 @@ def test_threads_get_the_modes_they_ask_for(model):
         assert all(pool.map(many, [1, 2, 3, 4, 4, 3, 2, 1]))
 
 
+@pytest.mark.slow  # a C++ compiler at work
 @pytest.mark.timeout(240)
 def test_compile_gives_the_same_answers(model):
     compiled = torch.compile(model, fullgraph=True)

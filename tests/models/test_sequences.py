@@ -441,6 +441,7 @@ def test_export_keeps_the_answers_for_any_batch_and_length(extent):
         assert_close(ours, model(other, mask=other_mask), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow  # a C++ compiler at work
 @pytest.mark.timeout(280)
 @every_extent
 def test_compile_keeps_the_answers(extent):

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mimonets as mn
 from mimonets.evaluation import count_macs
 from mimonets.layers import StreamBatchNorm
+from mimonets.layers.insertion import FoldMask
 from mimonets.models import MultipleInput
 from mimonets.models.superposed import parts
 
@@ -191,6 +192,18 @@ def test_masks_of_a_group_are_joined_for_the_trunk():
     assert_close(model(other, attention_mask=mask)[2:], answers[2:])
     # Bound in layer 0, the padding of these tokens is in the sum, but no layer attends to it.
     assert_close(model(other, attention_mask=mask)[:2], answers[:2], rtol=1e-3, atol=1e-3)
+
+
+def test_a_padding_mask_of_pytorch_is_true_where_all_inputs_of_a_group_are_padded():
+    mask = torch.tensor([[False, True, True], [False, False, True]])
+    for name, wanted in (
+        ("src_key_padding_mask", [[False, False, True]]),
+        ("attention_mask", [[False, True, True]]),
+    ):
+        fold = FoldMask(nn.Identity(), {1: name}, num_streams=2)
+        assert fold.fold(mask, name).tolist() == wanted
+    added = torch.where(mask, -torch.inf, 0.0)
+    assert fold.fold(added, name).tolist() == [[0.0, 0.0, -torch.inf]]
 
 
 def test_three_parts_are_a_network_too():

@@ -8,7 +8,15 @@ import pytest
 import torch
 
 import mimonets as mn
-from mimonets.data import DataConfig, ImageBatches, ImageSet, SequenceSet, Splits, load_data
+from mimonets.data import (
+    DataConfig,
+    ImageBatches,
+    ImageSet,
+    SequenceSet,
+    Splits,
+    load_data,
+    registry,
+)
 from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
 from mimonets.models.registry import MODELS, model_class_for
 from mimonets.recipes import execute, load_recipe, recipe_names
@@ -24,6 +32,12 @@ from mimonets.recipes.execute import (
     split_batches,
     taste,
 )
+
+
+def use_data(monkeypatch, load):
+    """Let training and measuring load this in place of the data."""
+    monkeypatch.setattr(execute, "load_data", load)
+    monkeypatch.setattr(registry, "load_data", load)
 
 
 def shrunk(recipe):
@@ -95,7 +109,7 @@ def test_the_representatives_are_of_every_kind():
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_recipes_of_every_kind_run_two_steps(name, tmp_path, monkeypatch):
     recipe = shrunk(load_recipe(name))
-    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
+    use_data(monkeypatch, lambda config: stand_in(recipe))
     result = run_recipe(recipe, tmp_path / "run")
     assert result.steps == 2
     model = mn.load(tmp_path / "run" / "model")
@@ -136,7 +150,7 @@ def test_the_seed_decides_the_weights_and_nothing_else_is_drawn():
 def test_dynamic_recipes_train_slow_and_fast_and_measure_the_rest(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("digits-mimoconv-dynamic"))
     recipe = replace(recipe, train=replace(recipe.train, steps=20))
-    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
+    use_data(monkeypatch, lambda config: stand_in(recipe))
     run_recipe(recipe, tmp_path / "run")
     model = mn.load(tmp_path / "run" / "model")
     assert mn.layers.untrained_modes(model) == []
@@ -167,7 +181,7 @@ def test_a_taste_runs(tmp_path):
 
 def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("digits-wideresnet"))
-    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
+    use_data(monkeypatch, lambda config: stand_in(recipe))
     with pytest.raises(ValueError, match="digits has no validation data"):
         split_batches(recipe, "validation")
     with pytest.raises(ValueError, match="holds no recipe.yaml"):
@@ -177,7 +191,7 @@ def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
 def test_classes_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("cifar100-mimoconv-n4"))
     wrong = replace(recipe, model=replace(recipe.model, num_classes=10))
-    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
+    use_data(monkeypatch, lambda config: stand_in(recipe))
     with pytest.raises(ValueError, match="data has 100 classes.*set model.num_classes=100"):
         run_recipe(wrong, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -186,7 +200,7 @@ def test_classes_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
 def test_results_are_plain_json(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("mnist-mimoconv-n2"))
     assert isinstance(recipe.model, MIMOConvConfig)
-    monkeypatch.setattr(execute, "load_data", lambda config: stand_in(recipe))
+    use_data(monkeypatch, lambda config: stand_in(recipe))
     run_recipe(recipe, tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["final"], result["keep"]) == ({}, "last")
@@ -210,7 +224,7 @@ def test_training_never_reads_the_test_data(tmp_path, monkeypatch, holds_out):
     splits = stand_in(recipe)
     validation = splits.test if holds_out else None
     guarded = Splits(splits.train, validation, Untouchable())
-    monkeypatch.setattr(execute, "load_data", lambda config: guarded)
+    use_data(monkeypatch, lambda config: guarded)
     result = run_recipe(recipe, tmp_path / "run")
     assert result.keep == ("best" if holds_out else "last")
     assert (tmp_path / "run/best").exists() == holds_out
@@ -222,7 +236,7 @@ def finished_run(folder, monkeypatch, *, holds_out=True, **settings):
     recipe = replace(recipe, train=replace(recipe.train, **settings))
     splits = stand_in(recipe)
     splits = Splits(splits.train, splits.test if holds_out else None, splits.test)
-    monkeypatch.setattr(execute, "load_data", lambda config: splits)
+    use_data(monkeypatch, lambda config: splits)
     return recipe, run_recipe(recipe, folder)
 
 
@@ -268,7 +282,7 @@ def test_an_interrupted_run_offers_its_best_model(tmp_path, monkeypatch):
 
 def test_a_finished_run_comes_back_for_its_own_recipe_only(tmp_path, monkeypatch):
     recipe, result = finished_run(tmp_path / "run", monkeypatch)
-    monkeypatch.setattr(execute, "load_data", None)  # nothing is loaded
+    use_data(monkeypatch, None)  # nothing is loaded
     again = run_recipe(recipe, tmp_path / "run", resume=True)
     assert again == result
     other = replace(recipe, train=replace(recipe.train, lr=0.01))
@@ -315,13 +329,13 @@ def test_a_trained_model_is_saved_with_its_inputs_and_measured_by_them(tmp_path,
     batches = make_train_batches(recipe, splits)
     spec = mn.load(result.model_dir).input_spec
     assert spec == describe_inputs(recipe, batches)
-    found, wanted = split_batches(recipe, "test", spec), split_batches(recipe, "test")
+    found, wanted = split_batches(recipe, "test", spec=spec), split_batches(recipe, "test")
     assert torch.equal(next(iter(found))[0], next(iter(wanted))[0])
     measured = measure_run(tmp_path / "run", "test", [4])
     # Other training data change nothing: how inputs are standardised is the model's own.
     bright = replace(splits.train, images=splits.train.images // 2 + 128)
     changed = Splits(bright, splits.validation, splits.test)
-    monkeypatch.setattr(execute, "load_data", lambda config: changed)
+    use_data(monkeypatch, lambda config: changed)
     assert measure_run(tmp_path / "run", "test", [4]) == measured
 
 

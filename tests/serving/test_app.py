@@ -207,6 +207,7 @@ def test_metadata_and_health():
         after = (await client.get("/metrics")).text
         assert 'mimonets_inputs_total{mode="1",model="digits"} 1.0' in after
         assert "mimonets_queued_inputs 0.0" in text
+        assert 'mimonets_requests_total{model="digits",status="200"} 1.0' in after
 
     once(call, engine=FakeEngine(per_pass=0.001))
 

@@ -159,6 +159,18 @@ def test_overload_is_refused_at_once_with_a_time_to_come_back():
     assert refused.value.retry_after > 0
 
 
+def test_time_to_deliver_is_kept_free_before_every_deadline():
+    batcher, lane = make()
+    batcher.overhead = 0.03
+    one = ticket(slo=0.2)
+    batcher.offer(lane, one, 0.0)
+    assert one.items[0].deadline == pytest.approx(0.17)
+    batcher.overhead = 10.0
+    another = ticket(slo=0.2)
+    batcher.offer(lane, another, 0.0)
+    assert another.items[0].deadline == pytest.approx(0.15), "at most a quarter of the budget"
+
+
 def test_inputs_count_not_requests():
     batcher, lane = make()
     with pytest.raises(RefusedError):

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ class Digits(FakeEngine):
 
     def __call__(self, inputs, active_streams=None):
         self.calls.append((active_streams, inputs.copy()))
+        time.sleep(0.002 * -(-len(inputs) // active_streams))
         logits = np.zeros((len(inputs), 10), dtype=np.float32)
         classes = (inputs.mean(axis=(1, 2, 3)) // 25).astype(int).clip(0, 9)
         logits[np.arange(len(inputs)), classes] = 4.0

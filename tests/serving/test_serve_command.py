@@ -17,7 +17,7 @@ import torch
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.cli.main import main
-from mimonets.cli.serve import name_and_folders, open_network, write_samples
+from mimonets.cli.serve import _shipped, name_and_folders, open_network, write_samples
 from mimonets.recipes import load_recipe
 from serving.test_clients import TINY
 
@@ -104,7 +104,6 @@ def test_it_serves_reloads_and_drains(process):
 def test_mistakes_are_named_in_one_line(tmp_path, capsys):
     folder = str(small_model(tmp_path / "m"))
     for arguments, message in (
-        (["serve"], "No model was named"),
         (["serve", str(tmp_path / "nothing")], "is no folder"),
         (["serve", folder, "--host", "0.0.0.0"], "reachable from elsewhere: give --keys"),
         (["serve", folder, "--theta", "3"], "theta=3.0 must be"),
@@ -120,6 +119,15 @@ def test_names_come_from_folders():
     assert name_and_folders("runs/digits")[0] == "digits"
     assert name_and_folders("runs/digits/model")[0] == "digits"
     assert name_and_folders("a=x,y")[0] == "a"
+
+
+def test_a_shipped_network_is_served_by_its_name(tmp_path, monkeypatch):
+    small_model(tmp_path / "digits-n2")
+    monkeypatch.setattr("mimonets.models.pretrained.WEIGHTS", tmp_path)
+    name, folders = name_and_folders(_shipped())
+    assert name == "digits-n2"
+    assert open_network(name, folders, "torch", 1).points
+    assert write_samples(folders[0], tmp_path / "samples.npz").exists()
 
 
 def test_a_run_is_served_with_its_accuracies(tmp_path):

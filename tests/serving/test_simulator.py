@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from mimonets.serving.policy import Policy
 from mimonets.serving.simulator import simulate
 from mimonets.serving.workloads import WORKLOADS, mmpp, poisson, read_trace, step
 
-ARRIVALS = Path("/work/shared/data/arrivals")
+# Arrival times of two services, CC BY 4.0, Patel et al. 2024: one time in seconds a line.
+ARRIVALS = Path(os.environ.get("MIMONETS_ARRIVALS", "data/arrivals"))
 SLO = 0.1
 
 
@@ -107,7 +109,9 @@ def test_a_trace_is_read_and_scaled(tmp_path):
         read_trace(path)
 
 
-@pytest.mark.skipif(not ARRIVALS.exists(), reason="the recorded arrivals are not here")
+@pytest.mark.skipif(
+    not ARRIVALS.exists(), reason="set MIMONETS_ARRIVALS to a folder with azure-llm-2023-*.txt"
+)
 @pytest.mark.parametrize("name", ["azure-llm-2023-code", "azure-llm-2023-conv"])
 def test_recorded_arrivals_are_served_about_as_well_as_by_the_best_fixed_mode_or_better(name):
     modes = example_modes()

@@ -223,6 +223,26 @@ def test_7_a_dead_thread_is_not_live():
     assert once(call) == [503, 503]
 
 
+def test_7_a_graph_that_takes_long_to_open_delays_nobody_and_is_no_reason_to_be_killed():
+    async def main():
+        slow = FakeEngine()
+        engines = [FakeEngine(), slow]
+        models = {"digits": lambda: superposed("digits", engines.pop(0), ACCURACIES)}
+        server = make_server(models=models)
+        async with client_of(server) as client:
+            slow.hold.clear()  # as if it were compiled for a long time
+            loading = asyncio.create_task(server.load("digits"))
+            await until(lambda: slow.calls)
+            assert label(await ask(client, 2)) == [2]
+            server.worker._beat -= 100
+            assert (await client.get("/v2/health/live")).status_code == 200
+            assert not loading.done()
+            slow.hold.set()
+            assert (await loading).number == "2"
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
 def test_7_while_it_loads_the_server_is_live_but_answers_503():
     async def main():
         hold = threading.Event()
@@ -334,6 +354,7 @@ def test_9_the_offered_rate_is_reported_even_when_requests_are_refused():
 
 def test_10_one_thread_runs_the_network_however_many_ask():
     async def call(client, server):
+        engine.threads.clear()  # graphs are opened on another thread, before requests come
         before = threading.active_count()
         responses = await asyncio.gather(*(ask(client, 1) for _ in range(100)))
         assert all(response.status_code == 200 for response in responses)
@@ -413,6 +434,29 @@ def test_tenants_never_share_a_call_of_one_group():
     once(call, engine=engine, tenants=keys)
 
 
+def test_a_doubtful_answer_runs_again_when_the_server_would_idle():
+    class Doubtful(FakeEngine):
+        """Sure when alone, doubtful in company."""
+
+        def __call__(self, inputs, active_streams=None):
+            return super().__call__(inputs, active_streams) / (1 if active_streams == 1 else 10)
+
+    engine = Doubtful(per_pass=0.005)
+    models = {"digits": lambda: superposed("digits", engine, ACCURACIES, {1: 0.9, 2: 0.9, 4: 0.9})}
+
+    async def call(client, server):
+        fast = await ask(client, 0, 1, 2, 0, superpose=True)
+        again = await ask(client, 0, 1, 2, 0, superpose=True, cascade=True)
+        assert not fast.json()["parameters"]["cascaded"]
+        assert fast.json()["parameters"]["confidence"] < 0.9
+        assert again.json()["parameters"]["cascaded"]
+        assert again.json()["parameters"]["confidence"] > 0.9
+        assert label(again) == [0, 1, 2, 0]
+        assert 'cascaded_total{model="digits"}' in (await client.get("/metrics")).text
+
+    once(call, models=models)
+
+
 def test_what_is_queued_is_answered_before_the_server_stops():
     async def main():
         engine = FakeEngine(per_pass=0.01)
@@ -429,6 +473,19 @@ def test_what_is_queued_is_answered_before_the_server_stops():
             assert not server.worker._thread.is_alive()
 
     asyncio.run(main())
+
+
+def test_a_loop_that_delivers_late_is_noticed():
+    async def call(client, server):
+        before = server.batcher.overhead
+        for _ in range(30):
+            task = ask(client, 1)
+            await until(lambda task=task: server.worker._running is not None or task.done())
+            time.sleep(0.02)  # the loop does something else meanwhile
+            await task
+        assert server.batcher.overhead > 2 * before
+
+    once(call, engine=FakeEngine(per_pass=0.005))
 
 
 def test_several_models_are_served_side_by_side():

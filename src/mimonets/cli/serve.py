@@ -35,7 +35,8 @@ def add_parser(subparsers: Any) -> None:
         "models",
         nargs="*",
         metavar="[NAME=]DIR[,DIR]",
-        help="a run, a saved model or an export; with commas: networks to switch between",
+        help="a run, a saved model, an export or the name of a shipped model (the digits network); "
+        "with commas: networks to switch between",
     )
     parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
     parser.add_argument(
@@ -50,6 +51,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
     parser.add_argument("--port", type=int, default=8000, help="%(default)s")
     parser.add_argument("--keys", metavar="FILE", help="JSON: who may ask; needed beyond this host")
+    parser.add_argument(
+        "--cascade",
+        type=float,
+        metavar="CONFIDENCE",
+        help="fast answers below it may run again in slow mode, for requests that ask for it",
+    )
     parser.add_argument("--demo", action="store_true", help="a page with a load slider")
     parser.add_argument("--max-inputs", type=positive, default=256, help="of a request")
     parser.set_defaults(run=run)
@@ -75,7 +82,7 @@ def run(args: Namespace) -> None:
         raise ValueError("Two models have the same name: write NAME=DIR to name them.")
     threads = args.threads or max(1, (os.cpu_count() or 2) - 1)
     loaders = {
-        name: partial(open_network, name, folders, args.engine, threads)
+        name: partial(open_network, name, folders, args.engine, threads, args.cascade)
         for name, folders in chosen.items()
     }
     tenants = read_keys(args.keys) if args.keys else None
@@ -110,21 +117,32 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     'digits'
     """
     name, found, rest = text.partition("=")
-    folders = [Path(part) for part in (rest if found else text).split(",")]
+    folders = [_folder(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()
         name = whole.parent.name if whole.name == "model" else whole.name
     return name, folders
 
 
-def open_network(name: str, folders: list[Path], backend: str, threads: int) -> Any:
+def _folder(text: str) -> Path:
+    """Find a folder, or the weights that ship with the package under that name."""
+    from mimonets.models.pretrained import pretrained_folder, pretrained_names
+
+    is_shipped = not Path(text).exists() and text in pretrained_names()
+    return pretrained_folder(text) if is_shipped else Path(text)
+
+
+def open_network(
+    name: str, folders: list[Path], backend: str, threads: int, cascade: float | None = None
+) -> Any:
     """Open what is to be served as one model."""
     from mimonets.serving.networks import superposed, switched
 
     opened = [_open(folder, backend, threads) for folder in folders]
     if len(opened) == 1:
         engine, accuracies, modes = opened[0]
-        return superposed(name, engine, accuracies, modes=modes)
+        confidences = {} if cascade is None else dict.fromkeys(modes, cascade)
+        return superposed(name, engine, accuracies, confidences, modes)
     labels = [f"{number}: {folder.name}" for number, folder in enumerate(folders)]
     return switched(
         name,
@@ -145,7 +163,7 @@ def _open(folder: Path, backend: str, threads: int) -> tuple[Any, dict[int, floa
         raise ValueError(f"{folder} is no folder: pass a run, a saved model or an export.")
     if (folder / "manifest.json").exists():
         engine = Engine(folder, backend, threads)
-        precision = "int8" if "int8" in engine.backend else "fp32"
+        precision = engine.backend if "int8" in engine.backend else "float32"
         accuracies = {}
         for mode in engine.manifest.modes:
             if mode.accuracy:
@@ -200,11 +218,16 @@ def write_samples(folder: Path, path: Path) -> Path:
 
     weights = folder / "model" if (folder / "model" / "config.json").exists() else folder
     run_folder = _run_folder(weights)
-    if run_folder is None:
-        raise ValueError(f"--demo needs the run that {folder} came from, for its test images.")
+    from mimonets.recipes import load_recipe
     from mimonets.recipes.execute import read_run, split_batches
 
-    data = split_batches(read_run(run_folder), "test").data
+    if run_folder is not None:
+        recipe = read_run(run_folder)
+    elif folder.name.startswith("digits"):  # they ship with scikit-learn
+        recipe = load_recipe("digits-mimoconv-dynamic")
+    else:
+        raise ValueError(f"--demo needs the run that {folder} came from, for its test images.")
+    data = split_batches(recipe, "test").data
     images = getattr(data, "images", None)
     if images is None:
         raise ValueError(f"--demo shows images, and {folder} takes sequences.")
@@ -213,6 +236,12 @@ def write_samples(folder: Path, path: Path) -> Path:
 
 
 def _shipped() -> str:
+    """Name the digits network that ships with the package."""
+    from mimonets.models.pretrained import pretrained_names
+
+    for name in pretrained_names():
+        if name.startswith("digits"):
+            return name
     raise ValueError(
         "No model was named. Train one in three minutes with `mimonets demo`, then: "
         "mimonets serve runs/demo/digits-writers-tiles-dynamic --demo"

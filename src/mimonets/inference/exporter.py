@@ -185,8 +185,10 @@ class Exporter:
         """Keep one of our own networks as it is, for the PyTorch engines."""
         from mimonets.models import save
         from mimonets.models.base import Model
+        from mimonets.models.superposed import Superposed
 
-        if isinstance(self.model, Model):
+        loadable = not isinstance(self.model, Superposed) or self.model.config.builder
+        if isinstance(self.model, Model | Superposed) and loadable:
             save(self.model, self.folder / "model")
             names = sorted(path.name for path in (self.folder / "model").iterdir())
             self._set_format("torch", Graphs(self._hashes(f"model/{name}" for name in names)))

@@ -135,7 +135,7 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
         input_spec=spec,
         modes=tuple(Mode(mode) for mode in modes),
         formats={},
-        takes_mask=spec.kind == "tokens",
+        takes_mask=spec.kind == "tokens" and getattr(model, "takes_mask", True),
         pairs=pairs,
     )
 

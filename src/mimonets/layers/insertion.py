@@ -86,19 +86,22 @@ class FoldMask(nn.Module):
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module as it was called before."""
         folded = [
-            self.fold(value) if position in self.names else value
+            self.fold(value, self.names[position]) if position in self.names else value
             for position, value in enumerate(inputs)
         ]
         masks = set(self.names.values())
-        options = {k: self.fold(v) if k in masks else v for k, v in options.items()}
+        options = {k: self.fold(v, k) if k in masks else v for k, v in options.items()}
         return self.module(*folded, **options)
 
-    def fold(self, mask: Any) -> Any:
-        """Join the masks of a group: True, or the largest, of its inputs'."""
+    def fold(self, mask: Any, name: str) -> Any:
+        """Join the masks of a group: real where any input is; the largest of what is added."""
         if not isinstance(mask, Tensor):
             return mask
         groups = mask.unflatten(0, (-1, running_mode(self.num_streams)))
-        return groups.any(dim=1) if mask.dtype == torch.bool else groups.amax(dim=1)
+        if mask.dtype != torch.bool:
+            return groups.amax(dim=1)
+        # PyTorch's padding masks are True where there is padding, all others where there is none.
+        return groups.all(dim=1) if "padding" in name else groups.any(dim=1)
 
 
 def feature_axis(x: Tensor) -> int:

@@ -18,6 +18,7 @@ from mimonets.models.baselines.wide_resnet import (
     WideResNet,
     WideResNetConfig,
 )
+from mimonets.models.builders import register_builder
 from mimonets.models.card import ModelCard
 from mimonets.models.checkpoint import load, read_config, read_inputs, save
 from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
@@ -59,6 +60,7 @@ __all__ = [
     "name_of",
     "read_config",
     "read_inputs",
+    "register_builder",
     "save",
     "superpose",
 ]

@@ -29,6 +29,7 @@ class ModelCard:
     recipe: str = ""  # the command that trains it
     accuracy: Mapping[int, float] | None = None  # active streams -> fraction right on test data
     spread: Mapping[int, float] | None = None  # active streams -> deviation over seeds
+    usage: str = ""  # Python code that loads and calls it
     limits: tuple[str, ...] = ()  # what it must not be used for, and where it fails
     license: str = "apache-2.0"
     provenance: Mapping[str, Any] | None = None  # commit, seed, machine and so on
@@ -53,10 +54,11 @@ class ModelCard:
         spec = getattr(model, "input_spec", None)
         inputs = "" if spec is None else f"{spec.kind}, {' x '.join(map(str, spec.shape))}"
         known = {
-            "name": type(model).__name__,
+            "name": type(getattr(model, "network", model)).__name__,
             "title": str(getattr(model, "title", type(model).__name__)),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "inputs": inputs,
+            "usage": str(getattr(model, "usage", "")),
         }
         return cls(**{**known, **record})
 
@@ -88,6 +90,8 @@ class ModelCard:
             lines += ["## Accuracy", "", "| active streams | accuracy |", "| --- | --- |"]
             lines += [f"| {mode} | {self._percent(mode)} |" for mode in sorted(self.accuracy)]
             lines += [""]
+        if self.usage:
+            lines += ["## How to load it", "", "```python", self.usage, "```", ""]
         if self.limits:
             lines += ["## Limits", "", *(f"* {limit}" for limit in self.limits), ""]
         if self.provenance:

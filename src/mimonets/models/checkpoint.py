@@ -7,7 +7,8 @@ A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
     {"format_version": 2, "mimonets_version": "0.2.0", "model": "mimoconv",
      "config": {"depth": 28}, "inputs": {"kind": "image", "shape": [3, 32, 32]}}
 
-Version 1 has no ``inputs``.
+Version 1 has no ``inputs``. A network that :func:`mimonets.superpose` made (``superposed``) has an
+``example``, the shape and type of its inputs, for the trial pass when it is built again.
 """
 
 import json
@@ -18,22 +19,26 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from mimonets import __version__
 from mimonets._config import short
 from mimonets._files import write_atomically
 from mimonets._inputs import InputSpec
 from mimonets.models.base import Model
+from mimonets.models.builders import build, describe_example, make_example
 from mimonets.models.registry import MODELS
+from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
 from mimonets.models.weights_file import WeightsFile
 
 FORMAT_VERSION = 2
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+KINDS: dict[str, Any] = {**MODELS, Superposed.kind: Superposed}
 MAX_CONFIG_BYTES = 100_000_000  # a vocabulary of millions of words fits
 
 
-def save(model: Model, folder: str | os.PathLike[str]) -> Path:
+def save(model: Model | Superposed, folder: str | os.PathLike[str]) -> Path:
     """Write a model's weights, config and ``input_spec`` into ``folder``, which is made if needed.
 
     Each file is written beside its place and moved there when complete: a crash leaves the old file
@@ -50,8 +55,10 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
         "config": asdict(model.config),
         "inputs": None if model.input_spec is None else model.input_spec.as_dict(),
     }
+    if isinstance(model, Superposed):
+        description["example"] = describe_example(model._example)
     text = json.dumps(description, indent=2) + "\n"
-    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+    weights = _apart(model.state_dict())
     # The weights carry a copy of the config, so that files of two models are never mixed. One
     # entry only: safetensors writes several in any order, and equal models should be equal files.
     metadata = {"mimonets": json.dumps(description["config"])}
@@ -62,22 +69,45 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Model:
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    device: str | torch.device = "cpu",
+    network: nn.Module | None = None,
+) -> Any:
     """Read the model that :func:`save` wrote, in evaluation mode.
 
     Anything that does not fit raises a ``ValueError`` of one sentence that names the file, before
     memory is taken for a model.
+
+    Args:
+        network: for a network of others that was superposed, the same network as it was before
+            :func:`mimonets.superpose`; it is changed in place, and its weights are replaced. Not
+            needed if it was saved with a ``builder`` that is registered in this process.
     """
     folder = Path(folder)
     _check_device(folder, device)
     path = folder / CONFIG_FILE
     description = _read_description(folder)
-    model_class = MODELS[description["model"]]
+    model_class = KINDS[description["model"]]
     config = _read_config(path, description)
     inputs = _read_inputs(path, description)
     file = WeightsFile(folder / WEIGHTS_FILE)
     file.check_config(asdict(config), _saved_with(file.metadata, description))
     file.check_sizes(config)
+    if model_class is Superposed:
+        model = _rebuild(path, config, description.get("example"), network)
+        file.check_shapes(model.state_dict())
+        weights = file.read(model.state_dict(), str(device))
+        dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
+        model.to(device, dtype).load_state_dict(weights)  # copied: weights that are shared stay so
+        _check_inputs(path, model, inputs)
+        model.input_spec = inputs
+        return model.eval()
+    if network is not None:
+        raise ValueError(
+            f"{folder} holds a {model_class.__name__}, which needs no network=: leave it out."
+        )
     try:
         with torch.device("meta"):  # shapes only: no memory, and no draw from the generator
             model = model_class(config)
@@ -91,6 +121,34 @@ def load(folder: str | os.PathLike[str], *, device: str | torch.device = "cpu") 
     _check_inputs(path, model, inputs)
     model.input_spec = inputs
     return model.eval()
+
+
+def _rebuild(
+    path: Path, config: SuperposedConfig, example: Any, network: nn.Module | None
+) -> Superposed:
+    """Superpose the network again, with weights that are replaced afterwards."""
+    if network is None and not config.builder:
+        raise ValueError(
+            f"{path.parent} holds a superposed network without a builder: load it from Python and "
+            f"pass network=, the network as it was before superpose()."
+        )
+    try:
+        if network is None:
+            network = build(config.builder, config.builder_settings)
+        return superpose(network, example=make_example(example), **vars(config))
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{path} cannot be built again: {_line(error)}") from None
+
+
+def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy weights that share memory, which safetensors does not write."""
+    seen: set[int] = set()
+    apart = {}
+    for name, value in weights.items():
+        shared = value.untyped_storage().data_ptr()
+        apart[name] = value.clone() if shared in seen else value.contiguous()
+        seen.add(shared)
+    return apart
 
 
 def read_config(folder: str | os.PathLike[str]) -> Any:
@@ -128,16 +186,18 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"to {FORMAT_VERSION}: install a newer mimonets."
         )
     model = description.get("model")
-    if not isinstance(model, str) or model not in MODELS:
+    if not isinstance(model, str) or model not in KINDS:
         raise ValueError(
-            f"{path} is of model {short(model)}: this mimonets knows {', '.join(MODELS)}."
+            f"{path} is of model {short(model)}: this mimonets knows {', '.join(KINDS)}."
         )
     return description
 
 
 def _read_config(path: Path, description: dict[str, Any]) -> Any:
-    model_class = MODELS[description["model"]]
-    settings = model_class.upgrade_config(description["format_version"], description["config"])
+    model_class = KINDS[description["model"]]
+    settings = description["config"]
+    if model_class is not Superposed:
+        settings = model_class.upgrade_config(description["format_version"], settings)
     try:
         return model_class.config_class(**settings)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -153,10 +213,10 @@ def _read_inputs(path: Path, description: dict[str, Any]) -> InputSpec | None:
         raise ValueError(f"{path} does not describe its inputs: {_line(error)}") from None
 
 
-def _check_inputs(path: Path, model: Model, inputs: InputSpec | None) -> None:
-    if inputs is None:
-        return
+def _check_inputs(path: Path, model: Model | Superposed, inputs: InputSpec | None) -> None:
     wanted = model.default_input_spec()
+    if inputs is None or wanted is None:
+        return
     channels = inputs.kind == "image" and inputs.shape[0] != wanted.shape[0]
     if inputs.kind != wanted.kind or len(inputs.shape) != len(wanted.shape) or channels:
         raise ValueError(

@@ -53,12 +53,14 @@ class OnHub:
         pretrained_model_name_or_path: str | Path,
         *,
         map_location: str = "cpu",
+        network: Any = None,
         **download: Any,
     ) -> Self:
         """Load a model from a folder, or from a repository of the Hugging Face Hub.
 
         Args:
             map_location: the device.
+            network: for superposed networks, as :func:`mimonets.load` takes it.
             **download: what ``huggingface_hub.snapshot_download`` takes, such as revision, token,
                 cache_dir, force_download and local_files_only.
         """
@@ -68,7 +70,7 @@ class OnHub:
         if not Path(folder).is_dir():
             patterns = [CONFIG_FILE, WEIGHTS_FILE]
             folder = _hub().snapshot_download(folder, allow_patterns=patterns, **download)
-        model = load(folder, device=map_location)
+        model = load(folder, device=map_location, network=network)
         if not isinstance(model, cls):
             raise ValueError(
                 f"{pretrained_model_name_or_path} holds a {type(model).__name__}: "

@@ -1,5 +1,6 @@
 """How a network of others is opened: wrappers are put in, then a trial pass looks for leaks."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -141,14 +142,25 @@ def check_boundary(model: Any, inputs: Tensor) -> None:
     network, streams = model.network, model.num_streams
     if streams == 1:
         return
-    while True:
-        trial = try_pass(model, lambda: model(inputs))
-        crossing = _first_crossing(trial, model, len(inputs))
-        if crossing is None:
-            break
-        name, masks = crossing
-        module = find_module(network, name, "module")
-        replace_module(network, name, FoldMask(module, masks, streams))
+    masks: list[dict[str, Tensor]] = [{}]
+    if model.takes_mask and not inputs.is_floating_point() and inputs.ndim == 2:
+        mask = torch.ones_like(inputs, dtype=torch.bool)
+        mask[:, -1] = inputs.shape[1] == 1  # with padding: some networks drop masks of ones
+        masks.append({"mask": mask})
+    for options in masks:
+        while True:
+            trial = try_pass(model, partial(model, inputs, **options))
+            crossing = _first_crossing(trial, model, len(inputs))
+            if crossing is None:
+                break
+            name, names = crossing
+            module = find_module(network, name, "module")
+            replace_module(network, name, FoldMask(module, names, streams))
+        _refuse_leaks(trial, model, len(inputs))
+
+
+def _refuse_leaks(trial: Trial, model: Any, count: int) -> None:
+    """Raise if something of single inputs met the superposition, or answers are missing."""
     if trial.error is not None:
         where = next((n for n in reversed(trial.stack) if n.startswith("network.")), "network")
         raise ValueError(
@@ -158,9 +170,9 @@ def check_boundary(model: Any, inputs: Tensor) -> None:
             f"{model.config.unbind_before!r}. Name modules that no connection goes around."
         )
     answers = answer_in(trial.output)
-    if len(answers) != len(inputs):
+    if len(answers) != count:
         raise ValueError(
-            f"{len(inputs)} inputs got {len(answers)} answers: what runs between the two modules "
+            f"{count} inputs got {len(answers)} answers: what runs between the two modules "
             f"must keep the batch axis first and its size as it is."
         )
 

@@ -10,6 +10,7 @@ from mimonets.models.baselines.transformer import Performer, Transformer
 from mimonets.models.baselines.wide_resnet import WideIsoNet, WideResNet
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
+from mimonets.models.superposed import SuperposedConfig
 
 MODELS: dict[str, type[Model]] = {
     model.kind: model
@@ -30,6 +31,11 @@ def model_class_for(config: Any) -> type[Model]:
     for model in MODELS.values():
         if type(config) is model.config_class:
             return model
+    if isinstance(config, SuperposedConfig):
+        raise ValueError(
+            "A superposed network is more than its config: load it from Python, "
+            "mimonets.load(folder, network=...), and pass the model itself."
+        )
     raise ValueError(
         f"{type(config).__name__} describes no model: pass a model or one of "
         f"{', '.join(model.config_class.__name__ for model in MODELS.values())}."

@@ -5,15 +5,20 @@ what comes out of ``bind_after`` is bound and added up group by group, and befor
 every input is read out again. Whatever lies between runs once per group. MIMONets, section 2.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._config import Config, is_whole
+from mimonets._config import Config, is_whole, short
 from mimonets._inputs import InputSpec
 from mimonets.layers import PositionBinding, StreamBatchNorm, running
+from mimonets.layers.insertion import BindAfter
+from mimonets.models.builders import build, builder_problems
+from mimonets.models.hub import OnHub
 from mimonets.models.opening import (
     answer_in,
     check_boundary,
@@ -26,6 +31,7 @@ from mimonets.models.trial import find_module, replace_module, try_pass
 from mimonets.vsa import check_active_streams
 
 BindingName = Literal["hrr", "hadamard", "matrix"]
+MASKS = ("mask", "attention_mask")  # names of the mask of real tokens, True = real
 UnbindingName = Literal["matrix", "classifier"]
 
 
@@ -41,16 +47,26 @@ class SuperposedConfig(Config):
     identity_start: bool = False  # matrices start near the identity, for pretrained networks
     unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
     trainable_keys: bool = True
+    builder: str = ""  # what builds the network again when it is loaded, see register_builder
+    builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing is bound: one stream, and no modules named."""
+        return self.num_streams == 1 and not self.bind_after and not self.unbind_before
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
         if not is_whole(self.num_streams) or self.num_streams < 1:
             found.append(f"num_streams={self.num_streams!r} must be an integer >= 1.")
-        return found
+        for name in ("bind_after", "unbind_before"):
+            if not isinstance(getattr(self, name), str):
+                found.append(f"{name}={short(getattr(self, name))} must be the name of a module.")
+        return found + builder_problems(self.builder, self.builder_settings)
 
 
-class Superposed(nn.Module):
+class Superposed(nn.Module, OnHub):
     """A network that answers up to N inputs per pass; made by :func:`superpose`.
 
     It keeps to the protocol :class:`MultipleInput`: ``active_streams`` chooses the mode, a batch of
@@ -58,8 +74,9 @@ class Superposed(nn.Module):
     up with inputs of the same batch, whose second answers are dropped.
     """
 
-    kind = "superposed"
-    cost_parts = ("stem", "binding", "trunk", "unbinding", "head")
+    kind: ClassVar[str] = "superposed"
+    config_class: ClassVar[type[SuperposedConfig]] = SuperposedConfig
+    cost_parts: ClassVar[tuple[str, ...]] = ("stem", "binding", "trunk", "unbinding", "head")
 
     def __init__(
         self, network: nn.Module, config: SuperposedConfig, parts: dict[str, str], example: Tensor
@@ -80,13 +97,34 @@ class Superposed(nn.Module):
     def title(self) -> str:
         """Name it in tables and plots."""
         inner = getattr(self.network, "title", type(self.network).__name__)
-        return f"{inner} (superposed, N={self.num_streams})"
+        return str(inner) if self.alone else f"{inner} (superposed, N={self.num_streams})"
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing is bound: the network as it was, one input per pass."""
+        return self.config.alone
+
+    @property
+    def usage(self) -> str:
+        """Say in Python how a saved network of this kind is loaded, for its model card."""
+        builder = self.config.builder
+        class_name = type(self.network).__name__
+        lines = ["import mimonets as mn"]
+        if builder:
+            lines += [f"import ...  # your module with @mn.register_builder({builder!r})"]
+            lines += ['model = mn.load("FOLDER")']
+        else:
+            lines += [f"network = {class_name}(...)  # as it was before mn.superpose"]
+            lines += ['model = mn.load("FOLDER", network=network)']
+        lines += [f"answers = model(inputs)  # {self.num_streams} inputs per pass"]
+        return "\n".join([*lines, "answers = model(inputs, active_streams=1)"])
 
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
     ) -> Tensor:
         """Answer inputs (b, ...), in order; what else the network takes per input goes along."""
         active = check_active_streams(active_streams, self.num_streams)
+        options = self._with_mask(options)
         size = x.shape[0]
         if size == 0:
             raise ValueError("An empty batch has no answers: pass at least one input.")
@@ -118,6 +156,31 @@ class Superposed(nn.Module):
                 )
             )
 
+    def _with_mask(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Pass ``mask=``, as training and engines call it, by the name that the network has."""
+        if "mask" not in options:
+            return options
+        known = inspect.signature(self.network.forward).parameters
+        name = next((name for name in MASKS if name in known), None)
+        if name is None:
+            raise ValueError(
+                f"{type(self.network).__name__} takes no mask: its forward has no argument "
+                f"{' or '.join(MASKS)}."
+            )
+        return {name if key == "mask" else key: value for key, value in options.items()}
+
+    @property
+    def takes_mask(self) -> bool:
+        """Whether ``forward`` takes the mask of real tokens beside the inputs."""
+        return any(name in inspect.signature(self.network.forward).parameters for name in MASKS)
+
+    def default_input_spec(self) -> InputSpec | None:
+        """Describe the inputs as far as the example shows them; None if they are no known kind."""
+        shape, numbers = tuple(self._example.shape[1:]), self._example.is_floating_point()
+        if len(shape) != (3 if numbers else 1):
+            return None
+        return InputSpec(kind="image" if numbers else "tokens", shape=shape)
+
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make inputs like the example that the network was superposed with."""
         device = next(self.parameters()).device
@@ -134,15 +197,16 @@ class Superposed(nn.Module):
         name = ".".join(word for word in words[1:] if word != "module")
         while name and name not in self._parts:
             name = name.rpartition(".")[0]
-        return self._parts.get(name, "head")
+        return self._parts.get(name, "network" if self.alone else "head")
 
     def stream_key_penalty(self) -> Tensor:
         """How far the stream keys are from orthonormal, unweighted."""
-        return next(m for m in self.modules() if isinstance(m, PositionBinding)).penalty()
+        bindings = [m for m in self.modules() if isinstance(m, PositionBinding)]
+        return bindings[0].penalty() if bindings else next(self.parameters()).new_zeros(())
 
 
 def superpose(
-    network: nn.Module,
+    network: nn.Module | None = None,
     *,
     example: Tensor | None = None,
     generator: Generator | None = None,
@@ -152,10 +216,12 @@ def superpose(
 
     ``network`` is changed in place: its weights stay the same parameters, two of its modules get
     wrappers, and the batch norms between them statistics per mode. Networks whose parts are known
-    as such go through :func:`parts`.
+    as such go through :func:`parts`. With ``num_streams=1`` and no modules named, nothing is put
+    in: the network itself, to be trained, measured and saved like the others, as a baseline.
 
     Args:
         network: any module; the part between the two named ones must treat its inputs alike.
+            Without it, ``builder`` and ``builder_settings`` say how it is built.
         example: inputs (b, ...) as the network takes them, b >= 1; not needed if the network has
             ``example_inputs`` of its own.
         generator: draws keys and unbinding matrices.
@@ -175,8 +241,19 @@ def superpose(
     (torch.Size([6, 10]), torch.Size([6, 10]))
     """
     config = SuperposedConfig(**settings)
-    find_module(network, config.bind_after, "bind_after")
-    find_module(network, config.unbind_before, "unbind_before")
+    if network is None:
+        if not config.builder:
+            raise ValueError(
+                "superpose() needs a network, or builder=, the name of what builds it."
+            )
+        network = build(config.builder, config.builder_settings)
+    if any(isinstance(module, BindAfter) for module in network.modules()):
+        raise ValueError(
+            f"This {type(network).__name__} is already superposed, which changed it in place: pass "
+            f"a network as it was before, such as a new one or a copy.deepcopy."
+        )
+    for argument in ("bind_after", "unbind_before") if not config.alone else ():
+        find_module(network, getattr(config, argument), argument)
     inputs = trial_inputs(network, example, config.num_streams)
     plain = try_pass(network, lambda: network(inputs))
     if plain.error is not None:
@@ -185,6 +262,8 @@ def superpose(
             f"it takes them."
         )
     answer_in(plain.output)
+    if config.alone:
+        return Superposed(network, config, {}, inputs[:1])
     parts = parts_of(network, plain, config)
     for name, part in parts.items():
         module = dict(network.named_modules()).get(name)

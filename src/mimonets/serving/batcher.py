@@ -95,6 +95,7 @@ class Batcher:
         self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
         self.queued_bytes = 0
         self.queued: dict[str, int] = {}  # inputs per tenant
+        self.overhead = 0.0  # seconds from an answer to its delivery; kept free before deadlines
         self.free_at = FREE  # when the running job is expected to end
         self._number = 0
 
@@ -208,9 +209,10 @@ class Batcher:
 
     def _make_item(self, ticket: Ticket, row: int) -> Item:
         self._number += 1
+        budget = ticket.deadline - ticket.arrival
         return Item(
             arrival=ticket.arrival,
-            deadline=ticket.deadline,
+            deadline=ticket.deadline - min(self.overhead, budget / 4),
             limit=ticket.limit,
             least=ticket.least,
             tenant=ticket.tenant,
@@ -245,19 +247,24 @@ class Batcher:
 
     def _rerun(self, now: float) -> tuple[Work | None, list[Ticket]]:
         """Cascade, as nothing else waits: run doubtful answers again in the slowest mode."""
+        ended: list[Ticket] = []
         for lane in self.lanes:
-            in_time = [item for item, _ in lane.reruns if lane.policy.has_slack(item, now)]
-            if not in_time:
+            policy = lane.policy
+            late = [pair for pair in lane.reruns if not policy.has_slack(pair[0], now)]
+            lane.reruns = [pair for pair in lane.reruns if policy.has_slack(pair[0], now)]
+            ended += self._answer(late)
+            if not lane.reruns:
                 continue
-            in_time.sort(key=lambda item: item.place)
-            job = lane.policy.take(in_time, 0, lane.policy.settings.passes)
+            for item, _ in lane.reruns:
+                item.least = item.limit = 0
+            waiting = sorted((item for item, _ in lane.reruns), key=lambda item: item.place)
+            job = policy.take(waiting, 0, policy.settings.passes)
             chosen = set(map(id, job.items))
-            left = [pair for pair in lane.reruns if id(pair[0]) not in chosen]
             fast = {id(item): answer for item, answer in lane.reruns if id(item) in chosen}
-            lane.reruns = []
-            self.free_at = now + lane.policy.correction * job.predicted()
-            return Work(lane, job, now, fast), self._answer(left)
-        return None, [ticket for lane in self.lanes for ticket in self._flush(lane)]
+            lane.reruns = [pair for pair in lane.reruns if id(pair[0]) not in chosen]
+            self.free_at = now + policy.correction * job.predicted()
+            return Work(lane, job, now, fast), ended
+        return None, ended
 
     def _flush(self, lane: Lane) -> list[Ticket]:
         pairs, lane.reruns = lane.reruns, []

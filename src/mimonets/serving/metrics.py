@@ -18,7 +18,8 @@ class Metrics:
     def __init__(self, queued: Callable[[], int], clock: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
         self._clock = clock
-        self._recent: deque[tuple[float, float, int]] = deque(maxlen=20_000)
+        # (when, seconds, active streams) of answers
+        self.recent: deque[tuple[float, float, int]] = deque(maxlen=20_000)
         self._offered: deque[float] = deque(maxlen=50_000)
 
         def make(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> Any:
@@ -66,7 +67,7 @@ class Metrics:
         self.latency.labels(name, slowest).observe(now - ticket.arrival)
         for mode in modes:
             self.inputs.labels(name, mode).inc()
-        self._recent.append((now, now - ticket.arrival, slowest))
+        self.recent.append((now, now - ticket.arrival, slowest))
 
     def text(self) -> bytes:
         """Give everything in Prometheus' text format."""
@@ -75,7 +76,7 @@ class Metrics:
     def window(self, seconds: float = 2.0) -> dict[str, float]:
         """Summarise the last seconds for the page."""
         since = self._clock() - seconds
-        recent = [entry for entry in list(self._recent) if entry[0] >= since]
+        recent = [entry for entry in list(self.recent) if entry[0] >= since]
         offered = sum(when >= since for when in list(self._offered))
         found = {"offered": offered / seconds, "throughput": len(recent) / seconds}
         if recent:

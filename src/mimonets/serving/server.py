@@ -121,6 +121,7 @@ class Server:
         async with self._loading:
             loop = asyncio.get_running_loop()
             network = await loop.run_in_executor(self.pool, self.loaders[name])
+            await loop.run_in_executor(self.pool, network.open)
             modes = await self._warm_up(network)
             self._loads[name] += 1
             lane = Lane(name, Policy(modes, self.settings.policy))
@@ -155,8 +156,30 @@ class Server:
     ) -> Ticket:
         """Queue inputs and wait for all answers; forget them when ``gone()`` returns first.
 
-        Raises RequestError: 400, 429 through RefusedError, 499 for a client that left, 504.
+        Raises RequestError: 400, 499 for a client that left, 504; and RefusedError for 429.
         """
+        status = 500
+        try:
+            ticket = await self._answer(version, inputs, wish, tenant, gone)
+            status = 200
+            return ticket
+        except RequestError as error:
+            status = error.status
+            raise
+        except RefusedError:
+            status = 429
+            raise
+        finally:
+            self.metrics.requests.labels(version.lane.name, str(status)).inc()
+
+    async def _answer(
+        self,
+        version: Version,
+        inputs: Array,
+        wish: Wish,
+        tenant: Tenant,
+        gone: Callable[[], Awaitable[Any]] | None,
+    ) -> Ticket:
         lane, name = version.lane, version.lane.name
         now = self.clock()
         ticket = make_ticket(

@@ -15,10 +15,11 @@ import numpy as np
 
 from mimonets.serving.batcher import Batcher, Lane, Ticket, Work
 from mimonets.serving.networks import Array, Network
-from mimonets.serving.policy import Item
+from mimonets.serving.policy import DECAY, MISS_FACTOR, Item
 
 log = logging.getLogger(__name__)
 IDLE_WAIT = 0.5  # seconds between signs of life when nothing is to do
+LEAST_OVERHEAD = 0.0005  # seconds
 PATIENCE = 2.0  # seconds until an idle task (a warm-up step) may run although requests wait
 
 
@@ -99,6 +100,8 @@ class Worker:
         if not self._thread.is_alive():
             return False
         work = self._running
+        if work is None and self.batcher.is_empty():
+            return True  # nothing waits; a warm-up step may take as long as it likes
         expected = 0.0
         if work is not None:
             expected = 10 * work.job.predicted() * work.lane.policy.correction
@@ -157,7 +160,14 @@ class Worker:
 
     def _deliver(self, tickets: Sequence[Ticket]) -> None:
         if tickets and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_resolve, tickets)
+            self._loop.call_soon_threadsafe(self._delivered, tickets, self.clock())
+
+    def _delivered(self, tickets: Sequence[Ticket], computed_at: float) -> None:
+        """Resolve on the loop, and learn the 99th percentile of how long it took to get there."""
+        _resolve(tickets)
+        known = max(self.batcher.overhead, LEAST_OVERHEAD)
+        factor = MISS_FACTOR if self.clock() - computed_at > known else DECAY
+        self.batcher.overhead = max(known * factor, LEAST_OVERHEAD)
 
     def _execute(self, work: Work) -> dict[int, tuple[Any, float]]:
         """Run all calls of a job; members of a group without a finite answer run again alone."""

@@ -31,13 +31,22 @@ class Teacher:
     Args:
         student: the network that is trained; with ``teacher="slow"`` it teaches itself.
         config: ``teacher`` is a folder that :func:`mimonets.save` or a run wrote, or "slow".
+        network: the teacher itself, also a plain network that knows no streams.
     """
 
-    def __init__(self, student: nn.Module, config: TrainConfig, device: torch.device) -> None:
-        assert config.teacher is not None
+    def __init__(
+        self,
+        student: nn.Module,
+        config: TrainConfig,
+        device: torch.device,
+        network: nn.Module | None = None,
+    ) -> None:
         self.student = student
-        own = config.teacher == SLOW
-        self.network: nn.Module = student if own else load(config.teacher).to(device)
+        if network is None:
+            assert config.teacher is not None
+            network = student if config.teacher == SLOW else load(config.teacher)
+        self.network = network.to(device)
+        self.options = {"active_streams": 1} if hasattr(network, "num_streams") else {}
         for name in ("student", "network") if config.distill_features else ():
             if not isinstance(getattr(getattr(self, name), "classifier", None), nn.Module):
                 raise ValueError(
@@ -49,14 +58,22 @@ class Teacher:
     def answer(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
         """Answer a batch: logits, and what the classifier made them of."""
         with watching(self.network) as features, evaluating(self.network):
-            logits = self.network(batch.inputs, active_streams=1, **batch.arguments())
+            logits = self.network(batch.inputs, **self.options, **batch.arguments())
         # Clones, since what inference mode made cannot take part in a backward pass.
         return logits.clone(), [seen.clone() for seen in features]
 
 
-def make_teacher(student: nn.Module, config: TrainConfig, device: torch.device) -> Teacher | None:
-    """Find the teacher that a config names; None if it names none."""
-    return None if config.teacher is None else Teacher(student, config, device)
+def make_teacher(
+    student: nn.Module, config: TrainConfig, device: torch.device, network: nn.Module | None = None
+) -> Teacher | None:
+    """Take the network as teacher, or find the one that a config names; None without both."""
+    if network is not None and config.teacher is not None:
+        raise ValueError(
+            f"Two teachers: a network, and train.teacher={config.teacher!r}. Pass one of them."
+        )
+    if network is None and config.teacher is None:
+        return None
+    return Teacher(student, config, device, network)
 
 
 def taught_loss(

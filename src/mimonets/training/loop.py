@@ -31,6 +31,7 @@ def train(
     *,
     run_dir: str | os.PathLike[str],
     validation: Any = None,
+    teacher: Any = None,
     resume: bool = False,
     recipe: Mapping[str, Any] | None = None,
     on_progress: Callable[[Row], object] | None = None,
@@ -45,6 +46,8 @@ def train(
         validation: batches or a ``DataLoader``, measured every ``evaluate_every`` epochs and at the
             end, to choose the best model. Never the test data: a model meets those once, at the
             very end. Without it nothing is measured, and the last model is kept.
+        teacher: a trained network to learn from, beside ``config.distill`` and its kin; for
+            folders of ours there is ``config.teacher``. It is not kept with the run.
         resume: continue the run in ``run_dir``, to the same weights as if it had never stopped; it
             starts from the beginning if there is none yet.
         recipe: what else decides the run, such as the data's config; kept with it.
@@ -64,7 +67,7 @@ def train(
     with closing(run), workplace(model, config, fabric.device), listening_for_stop() as stop:
         with fabric.rank_zero_first():
             run.open(Identity.of(model, config, recipe), resume=resume)
-        state = TrainState(fabric, model, config, len(batches))
+        state = TrainState(fabric, model, config, len(batches), teacher)
         if resume:
             restore(state, run)
         history = run.rewind(state.step)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mimonets._files import write_safely, write_text
 from mimonets.evaluation.provenance import environment
-from mimonets.models import Model, save
+from mimonets.models import Model, Superposed, save
 from mimonets.training.identity import Identity
 from mimonets.training.lock import OURS, FolderLock
 from mimonets.training.result import TrainResult
@@ -173,7 +173,7 @@ class RunFolder:
         """Write a model beside the metrics, as mimonets.load reads it; of others, the weights."""
         if not self.writes:
             return
-        if isinstance(model, Model):
+        if isinstance(model, Model | Superposed):
             save(model, self.folder / name)
             return
         (self.folder / name).mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
@@ -19,7 +19,14 @@ class TrainState:
     Random numbers are not in it: those of a step follow from the seed and the step's number.
     """
 
-    def __init__(self, fabric: Any, model: Any, config: TrainConfig, steps_per_epoch: int) -> None:
+    def __init__(
+        self,
+        fabric: Any,
+        model: Any,
+        config: TrainConfig,
+        steps_per_epoch: int,
+        teacher: nn.Module | None = None,
+    ) -> None:
         self.fabric = fabric
         self.config = config
         self.steps_per_epoch = steps_per_epoch
@@ -35,7 +42,7 @@ class TrainState:
         self.filter = GradientFilter(config)
         self.statistics = Statistics(model)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
-        self.teacher = make_teacher(model, config, fabric.device)
+        self.teacher = make_teacher(model, config, fabric.device, teacher)
         self.tally = Tally(fabric.device)
         self.step = 0
         self.best = -1.0  # validation accuracy

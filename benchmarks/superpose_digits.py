@@ -1,0 +1,47 @@
+"""Measure examples/own_network.py over three seeds: a plain CNN with four digits per pass.
+
+Writes superpose-digits.json into the folder that is named, or runs/results:
+python benchmarks/superpose_digits.py [FOLDER] [EPOCHS]
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+from own_network import main as run
+
+from mimonets._files import write_text
+from mimonets.evaluation.provenance import environment
+
+SEEDS = (0, 1, 2)
+
+
+def main(folder: str = "runs/results", epochs: str = "40") -> None:
+    """Train, measure and write accuracy and cost of each mode."""
+    place = environment()
+    found: dict[tuple[str, int, float], list[float]] = {}
+    for seed in SEEDS:
+        for name, active, accuracy, macs in run(int(epochs), seed):
+            found.setdefault((name, active, macs), []).append(accuracy)
+    rows = [
+        {
+            "name": name,
+            "active_streams": active,
+            "million_macs": macs,
+            "accuracy": values,
+            "mean": statistics.mean(values),
+            "deviation": statistics.stdev(values),
+        }
+        for (name, active, macs), values in found.items()
+    ]
+    place["command"] = f"superpose_digits.py results {epochs}"
+    record = {"environment": place, "epochs": int(epochs), "seeds": list(SEEDS), "rows": rows}
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_text(Path(folder) / "superpose-digits.json", json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
