@@ -5,11 +5,11 @@ from torch import nn
 from mimonets import MIMOConv, MIMOConvConfig, MIMOFormer, MIMOFormerConfig
 from mimonets.evaluation.accuracy import (
     evaluate,
-    evaluating,
     expected_calibration_error,
     final_token,
     wilson_interval,
 )
+from mimonets.models.evaluating import evaluating
 
 
 class InMemory:

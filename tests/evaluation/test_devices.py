@@ -6,7 +6,8 @@ import torch
 from mimonets import MIMOConv, MIMOConvConfig, MIMOFormer, MIMOFormerConfig
 from mimonets.data import AugmentConfig, ImageBatches, ImageSet, SequenceBatches, SequenceSet
 from mimonets.data.batches import _moved, evaluation_batches
-from mimonets.evaluation.accuracy import answers, evaluating
+from mimonets.evaluation.accuracy import answers
+from mimonets.models.evaluating import evaluating
 
 IMAGES = ImageSet(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.arange(10) % 3, 3, "grey")
 TOKENS = SequenceSet(

@@ -12,8 +12,8 @@ import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.cli.main import main
 from mimonets.data.images.reading import read_array, to_input
-from mimonets.evaluation.accuracy import evaluating
 from mimonets.evaluation.predict import predict
+from mimonets.models.evaluating import evaluating
 
 SPEC = InputSpec(
     kind="image",

@@ -5,21 +5,19 @@ Always in evaluation mode, so that an answer depends only on the inputs of its o
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets.data.interface import IGNORED, Batches, as_batches
+from mimonets.models.evaluating import evaluating
 from mimonets.vsa import check_active_streams
 
 # b batch   t tokens   c classes
-
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -47,19 +45,6 @@ class ModeAccuracy:
         """Give everything as plain data for JSON."""
         plain = asdict(self) | {"per_stream": list(self.per_stream)}
         return {"accuracy": self.accuracy, "interval": list(self.interval)} | plain
-
-
-@contextmanager
-def evaluating(model: AnyModule) -> Iterator[AnyModule]:
-    """Switch to evaluation mode without gradients; the previous mode comes back afterwards."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield model
-    finally:
-        for module, flag in was_training.items():
-            module.training = flag
 
 
 def evaluate(

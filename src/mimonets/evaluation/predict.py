@@ -10,7 +10,8 @@ import torch
 
 from mimonets._inputs import InputSpec
 from mimonets.data.images.reading import Array, to_input
-from mimonets.evaluation.accuracy import device_of, evaluating
+from mimonets.evaluation.accuracy import device_of
+from mimonets.models.evaluating import evaluating
 from mimonets.vsa import check_active_streams
 
 

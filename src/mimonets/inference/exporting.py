@@ -19,7 +19,8 @@ from mimonets._inputs import InputSpec
 from mimonets.inference.exporter import Batch, Exporter
 from mimonets.inference.manifest import MANIFEST_FILE, Manifest, Mode
 from mimonets.inference.quantise import quantise
-from mimonets.inference.torch_runtime import check_finite, describe, evaluating
+from mimonets.inference.torch_runtime import check_finite, describe
+from mimonets.models.evaluating import evaluating
 
 FORMATS = ("onnx", "openvino", "pt2")
 INT8 = ("onnxruntime", "openvino")
@@ -74,7 +75,7 @@ def export(
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with evaluating(model):
+        with evaluating(model, inference=False):
             work = Exporter(model, part, manifest, inputs, tolerance, tell)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
             if evaluation is not None:

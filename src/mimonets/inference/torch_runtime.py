@@ -4,8 +4,6 @@ Also what exporting needs to know of a network before anything is traced.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +82,6 @@ class OneMode(nn.Module):
         if mask is None:
             return self.model(inputs, active_streams=self.active_streams)
         return self.model(inputs, mask=mask, active_streams=self.active_streams)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode without gradients; the previous mode comes back afterwards."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, flag in was_training.items():
-            module.training = flag
 
 
 def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mimonets._config import did_you_mean
+from mimonets.models.evaluating import evaluating
 
 
 @dataclass
@@ -60,27 +60,15 @@ def replace_module(network: nn.Module, name: str, module: nn.Module) -> None:
     setattr(network.get_submodule(parent), last, module)
 
 
-@torch.no_grad()
 def try_pass(network: nn.Module, run: Callable[[], Any]) -> Trial:
     """Run the network in evaluation mode and write down every module's turn."""
     trial = Trial()
-    with _recording(network, trial), _evaluation(network):
+    with _recording(network, trial), evaluating(network, inference=False):
         try:
             trial.output = run()
         except Exception as error:
             trial.error = error
     return trial
-
-
-@contextmanager
-def _evaluation(network: nn.Module) -> Iterator[None]:
-    flags = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets.data.interface import IGNORED
-from mimonets.evaluation.accuracy import evaluating
 from mimonets.models import load
+from mimonets.models.evaluating import evaluating
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.objective import task_loss
