@@ -69,7 +69,7 @@ FACTS = {
         '`mimonets.create("mnist-n16", pretrained=True)` loads it.',
         inputs="grey images of 28x28 pixels, bright strokes on black, of which the centre square "
         "of 20x20 is used; others are scaled to 28x28",
-        data="MNIST (LeCun, Cortes & Burges, 1998). Trained on 55,000 images, measured once on the "
+        data="MNIST (LeCun, Cortes & Burges, 1998). Trained on 55,000 images, measured on the "
         "10,000 test images; the 5,000 others were held out for validation.",
         command="mimonets train mnist-tiles-n16 --data-dir DIR",
         modes=(1, 2, 4, 8, 16),
