@@ -22,6 +22,7 @@ from mimonets.training.objective import task_loss
 
 # b answers   c classes   d features
 
+Lesson = tuple[Tensor, list[Tensor]]  # the teacher's logits, and what its classifier got
 SLOW = "slow"  # as the name of a teacher: the student's own mode with one active stream
 
 
@@ -55,8 +56,12 @@ class Teacher:
                     f"set train.distill_features=0."
                 )
 
-    def answer(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Answer a batch: logits, and what the classifier made them of."""
+    def answer(self, batch: Batch) -> Lesson:
+        """Answer a batch: logits, and what the classifier made them of.
+
+        Before the student does: a network that teaches itself changes its mode for this, and its
+        batch norms must not move between the student's forward and backward pass.
+        """
         with watching(self.network) as features, evaluating(self.network):
             logits = self.network(batch.inputs, **self.options, **batch.arguments())
         # Clones, since what inference mode made cannot take part in a backward pass.
@@ -80,10 +85,10 @@ def taught_loss(
     logits: Tensor,
     batch: Batch,
     config: TrainConfig,
-    teacher: Teacher | None,
+    lesson: Lesson | None,
     features: list[Tensor] | None = None,
 ) -> Tensor:
-    r"""Score answers by the labels and by the teacher's answers.
+    r"""Score answers by the labels and by the teacher's answers, if there is a lesson.
 
     .. math:: (1 - w) \, \ell(y, l) + w \, T^2 \,
         \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr) + v \, L_G
@@ -92,13 +97,12 @@ def taught_loss(
     :math:`L_G` of :func:`similarity_loss`. Without a teacher it is the task's loss alone.
     """
     loss = task_loss(logits, batch, config)
-    if teacher is None:
+    if lesson is None:
         return loss
-    wanted, taught = teacher.answer(batch)
+    wanted, taught = lesson
     scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
     loss = torch.lerp(loss, soft_loss(logits, wanted, scored, config.temperature), config.distill)
     if config.distill_features and features and taught:
-        # The first: a network that teaches itself has just been seen a second time.
         loss = loss + config.distill_features * similarity_loss(features[0], taught[0])
     return loss
 

@@ -125,6 +125,7 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
         last = piece is pieces[-1]
+        lesson = None if teacher is None else teacher.answer(piece)
         with (
             fabric.no_backward_sync(state.network, enabled=not last),
             watching(state.model if config.distill_features else None) as features,
@@ -135,7 +136,7 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
                 **piece.arguments(),
                 **plan.options,
             )
-            loss = taught_loss(logits, piece, config, teacher, features)
+            loss = taught_loss(logits, piece, config, lesson, features)
             if len(pieces) > 1:
                 loss = loss * (piece.scored / batch.scored.clamp_min(1))
             fabric.backward(loss + penalty(state.model, config) if last else loss)
