@@ -25,8 +25,8 @@ $(BIN)/python:
 		|| { echo "mimonets needs Python 3.11 or newer; try: make PYTHON=python3.11 ..."; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-# One stamp per set of extras: installed again only when the pins or the package's metadata change.
-$(VENV)/installed-%: $(BIN)/python pyproject.toml constraints.txt
+# One stamp per set of extras: installed again only when the pins, the metadata or the version change.
+$(VENV)/installed-%: $(BIN)/python pyproject.toml constraints.txt src/mimonets/__init__.py
 	@echo "==> installing mimonets[$*] into $(VENV)"
 	@$(PIP_INSTALL) -e '.[$*]'
 	@touch $@

@@ -4,6 +4,7 @@ import mimonets
 
 project = "mimonets"
 author = "The mimonets developers"
+copyright = "the mimonets developers, Apache-2.0"
 release = version = mimonets.__version__
 
 extensions = [
