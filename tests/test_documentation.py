@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -98,3 +99,9 @@ def test_versions_agree():
     assert mimonets.__version__ == version("mimonets")
     assert f"version: {mimonets.__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {mimonets.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_linter_of_pre_commit_is_that_of_the_pins():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    ruff = next(repo["rev"] for repo in hooks if "ruff" in repo["repo"])
+    assert f"ruff=={ruff.removeprefix('v')}" in (ROOT / "constraints.txt").read_text().split()

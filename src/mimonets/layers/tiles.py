@@ -117,7 +117,7 @@ class Tiles(nn.Module):
 
 
 def squarest_grid(count: int) -> tuple[int, int]:
-    """Find rows and columns that hold ``count`` tiles, as near to a square as whole numbers allow.
+    """Find rows and columns that hold ``count`` tiles, as near to a square as integers allow.
 
     >>> [squarest_grid(count) for count in (1, 2, 4, 8, 16, 7)]
     [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (1, 7)]

@@ -56,7 +56,7 @@ class GearedWideResNetConfig(WideResNetConfig):
         wrong = [shrink for shrink in self.shrinks if shrink < 1]
         if wrong or (not found and self.image_size // max(self.shrinks) < MIN_IMAGE_SIZE):
             found.append(
-                f"shrinks={self.shrinks} must be whole numbers of at least 1 that leave "
+                f"shrinks={self.shrinks} must be integers >= 1 that leave "
                 f"{MIN_IMAGE_SIZE} of {self.image_size} pixels."
             )
         found += [
