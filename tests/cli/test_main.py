@@ -174,7 +174,8 @@ def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message, 
     ("arguments", "message"),
     [
         (["cost", "x", "--active-streams", "1,fast"], "write integers with commas"),
-        (["bench", "x", "--rounds", "0"], "must be an integer >= 1"),
+        (["bench", "x", "--rounds", "0"], "must be an integer from 1 to 1000000"),
+        (["bench", "x", "--batch-size", "9" * 400], "'99999999999999999...' must be an integer"),
         (["fly"], "invalid choice: 'fly'"),
     ],
 )

@@ -232,3 +232,8 @@ def test_a_path_with_an_emoji_arrives_whole(tmp_path):
     folder.mkdir()
     recipe = load_recipe("mnist-mimoconv-n4", data_settings(folder, "mnist"))
     assert recipe.data.dir == str(folder)
+
+
+def test_an_unknown_setting_without_a_value_is_named_too():
+    with pytest.raises(ValueError, match="unknown setting 'model.pool'"):
+        load_recipe("mnist-datamux-n4", ["model.pool={}"])

@@ -54,9 +54,10 @@ def modes(text: str) -> list[int | None]:
 
 
 def positive(text: str) -> int:
-    """Read an integer >= 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
+    """Read an integer from 1 to a million: of rounds, seeds or inputs more are a mistake."""
+    if not text.isdigit() or not 1 <= len(text) <= 7 or not 1 <= int(text) <= 1_000_000:
+        shown = text if len(text) <= 20 else text[:17] + "..."
+        raise argparse.ArgumentTypeError(f"{shown!r} must be an integer from 1 to 1000000")
     return int(text)
 
 

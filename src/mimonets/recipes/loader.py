@@ -216,6 +216,9 @@ def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> A
     for name, value in settings.items():
         if value is None and not _may_be_null(config_class, name):  # jsonargparse lets it pass
             raise ValueError(f"{section}: {name} has no value")
+    unknown = settings.keys() - {field.name for field in fields(config_class)}
+    if unknown:  # jsonargparse drops an unknown setting whose value is empty
+        raise ValueError(f"unknown setting {min(unknown)!r}")
     parsed = _parser(section, config_class).parse_object({section: settings})[section]
     return config_class(**{name: parsed[name] for name in settings})
 
