@@ -37,9 +37,8 @@ demo: $(VENV)/installed-demo
 
 # One worker per core, one thread each: tiny models gain nothing from more.
 serve: $(VENV)/installed-demo,serve
-	@$(BIN)/mimonets demo
-	@echo "==> mimonets serve, with its page"
-	@$(BIN)/mimonets serve runs/demo/digits-writers-tiles-dynamic --demo $(SERVE_ARGS)
+	@echo "==> mimonets serve, with its page and the digits network that ships with the package"
+	@$(BIN)/mimonets serve --demo $(SERVE_ARGS)
 
 test: $(VENV)/installed-test
 	@echo "==> running the tests"

@@ -14,7 +14,7 @@ def add_parser(subparsers: Any) -> None:
         "demo",
         help="train a dynamic and a plain network on handwritten digits, and compare them",
         description="Train a network that takes up to four inputs per pass and a plain one of the "
-        "same size on scikit-learn's handwritten digits, offline, in about three minutes; then "
+        "same size on scikit-learn's handwritten digits, offline, in about two minutes; then "
         "show accuracy on digits by other writers, speed and cost of every mode, and a plot.",
     )
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="(%(default)s)")

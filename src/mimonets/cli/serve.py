@@ -77,7 +77,7 @@ def run(args: Namespace) -> None:
     from mimonets.serving.server import Server, ServerSettings
     from mimonets.serving.tenants import read_keys
 
-    chosen = dict(name_and_folders(text) for text in args.models or [_shipped()])
+    chosen = dict(name_and_folders(text) for text in args.models or ["digits"])
     if len(chosen) < len(args.models):
         raise ValueError("Two models have the same name: write NAME=DIR to name them.")
     threads = args.threads or max(1, (os.cpu_count() or 2) - 1)
@@ -223,8 +223,9 @@ def write_samples(folder: Path, path: Path) -> Path:
 
     if run_folder is not None:
         recipe = read_run(run_folder)
-    elif folder.name.startswith("digits"):  # they ship with scikit-learn
-        recipe = load_recipe("digits-mimoconv-dynamic")
+    elif folder.name.startswith("digits"):
+        # Digits by other writers than those it was trained on; they ship with scikit-learn.
+        recipe = load_recipe("digits-writers-tiles-dynamic")
     else:
         raise ValueError(f"--demo needs the run that {folder} came from, for its test images.")
     data = split_batches(recipe, "test").data
@@ -233,16 +234,3 @@ def write_samples(folder: Path, path: Path) -> Path:
         raise ValueError(f"--demo shows images, and {folder} takes sequences.")
     np.savez(path, inputs=images.numpy(), labels=data.labels.numpy())
     return path
-
-
-def _shipped() -> str:
-    """Name the digits network that ships with the package."""
-    from mimonets.models.pretrained import pretrained_names
-
-    for name in pretrained_names():
-        if name.startswith("digits"):
-            return name
-    raise ValueError(
-        "No model was named. Train one in three minutes with `mimonets demo`, then: "
-        "mimonets serve runs/demo/digits-writers-tiles-dynamic --demo"
-    )

@@ -40,7 +40,7 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[
     dynamic, plain = recipes
     console.print(
         "Training two networks of the same size on 1,500 handwritten digits: one that takes up to "
-        "four at a time, and one that takes one. About three minutes.\n"
+        "four at a time, and one that takes one. About two minutes.\n"
     )
     for recipe in recipes:
         run_dir = folder / recipe.name
