@@ -22,7 +22,7 @@ from mimonets.cli.main import main
 
 SECONDS = 10  # of processor time, for one command
 MEMORY = 6 * 2**30  # of addresses beyond what the process has: a wild size must not hurt others
-SAMPLE, ALL = 60, 2000
+SAMPLE, ALL = 40, 2000
 
 RECIPE = "digits-mimoconv-dynamic"
 SMALL = ("train.epochs=1", "train.batch_size=8", "model.width=1", "model.initial_width=1")

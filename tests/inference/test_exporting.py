@@ -54,7 +54,11 @@ def agree(engine, model, batch, active, **options):
 @pytest.mark.parametrize(
     "model",
     [
-        MIMOFormer(MIMOFormerConfig(**SMALL, grid=(2, 1), superpose="attention+mlp+qkv")),
+        pytest.param(
+            MIMOFormer(MIMOFormerConfig(**SMALL, grid=(2, 1), superpose="attention+mlp+qkv")),
+            marks=pytest.mark.slow,
+            id="MIMOFormer",
+        ),
         pytest.param(Performer(PerformerConfig(**SMALL)), marks=pytest.mark.slow, id="Performer"),
         Transformer(TransformerConfig(**SMALL)),
     ],

@@ -151,6 +151,7 @@ def test_a_warm_up_that_a_model_does_not_have_is_refused():
         pass
 
 
+@pytest.mark.slow  # traces a whole network
 def test_compiled_and_wrapped_models_follow():
     model = former().eval()
     tokens, mask = tokens_and_mask(12)
