@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from mimonets._extras import install_line
 from mimonets.cli._options import positive
 
 EPILOG = """\
@@ -68,7 +69,7 @@ def run(args: Namespace) -> None:
         from mimonets.serving.run import is_loopback, run_server
     except ImportError as error:
         raise ValueError(
-            f"Serving needs more packages ({error.name}): pip install 'mimonets[serve]'."
+            f"Serving needs more packages ({error.name}): {install_line('serve')}."
         ) from None
     from functools import partial
 

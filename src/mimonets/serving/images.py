@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
 from mimonets.serving.networks import Array
 from mimonets.serving.wishes import RequestError
@@ -22,7 +23,7 @@ def read_image(data: bytes, spec: InputSpec, max_pixels: int = MAX_PIXELS) -> Ar
         from PIL import Image
     except ImportError:
         raise RequestError(
-            503, "Image files need Pillow on the server: pip install 'mimonets[serve]'."
+            503, f"Image files need Pillow on the server: {install_line('serve')}."
         ) from None
 
     try:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
 from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
@@ -22,8 +23,7 @@ def launch_fabric(config: TrainConfig) -> Any:
         from lightning_fabric import Fabric
     except ImportError:
         raise ValueError(
-            "Training needs Lightning Fabric, which is not installed: pip install -e '.[train]' in "
-            "a clone of mimonets, or pip install 'mimonets[train]'."
+            f"Training needs Lightning Fabric, which is not installed: {install_line('train')}."
         ) from None
     # While retrieval warms up, the readout has no gradients, and the others should not wait for it.
     strategy = "ddp_find_unused_parameters_true" if config.retrieval else "ddp"
