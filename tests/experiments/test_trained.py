@@ -7,9 +7,10 @@ import pytest
 from mimonets.experiments import RunOptions
 from mimonets.experiments.compare import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
-from mimonets.experiments.plan import Average, Plan, Trial
+from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.experiments.trained import (
     average_row,
+    difference_row,
     measure_plan,
     read_run_record,
     run_folder,
@@ -125,6 +126,19 @@ def test_an_average_needs_all_of_its_trials():
     assert found.verdict == "reproduced"
     assert average_row(average, [*rows, row("net, three", None, None)]).verdict == "not run"
     assert average_row(average, []).verdict == "not run"
+
+
+def test_a_difference_needs_both_of_its_trials():
+    def row(what, ours, deviation):
+        return accuracy_row(what, ours, deviation, 3, (None, None), scaled_down=True)
+
+    rows = [row("net", 50.0, 3.0), row("plain", 52.5, 4.0), row("missing", None, None)]
+    found = difference_row(Difference("net - plain", "net", "plain", paper=-1.0), rows)
+    assert (found.ours, found.deviation, found.unit, found.paper) == (-2.5, 5.0, "points", -1.0)
+    assert found.verdict == "scaled down"
+    assert difference_row(Difference("a", "missing", "plain"), rows).verdict == "not run"
+    with pytest.raises(ValueError, match="names 'other', which is no row: it must be one of net"):
+        difference_row(Difference("a", "net", "other"), rows)
 
 
 def test_a_scaled_plan_is_marked_and_kept_apart(tmp_path):

@@ -1,6 +1,7 @@
 """Run a plan: train what is not trained yet, test each model once, and compare with the paper."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row, accuracy_row
 from mimonets.experiments.experiment import Record, RunOptions
-from mimonets.experiments.plan import Average, Plan, Trial
+from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.recipes import data_settings
 from mimonets.recipes.execute import measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
@@ -37,9 +38,13 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
 
 
 def plan_rows(plan: Plan, runs: list[Record]) -> list[Row]:
-    """Compare every trial with the paper, and the averages over trials."""
+    """Compare every trial with the paper, the averages over trials and their differences."""
     rows = [row for trial in plan.trials for row in trial_rows(trial, runs)]
-    return rows + [average_row(average, rows) for average in plan.averages]
+    return [
+        *rows,
+        *(average_row(average, rows) for average in plan.averages),
+        *(difference_row(difference, rows) for difference in plan.differences),
+    ]
 
 
 def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
@@ -163,6 +168,34 @@ def average_row(average: Average, rows: list[Row]) -> Row:
         scaled_down=any(row.scaled_down for row in parts),
         diverged=sum(row.diverged for row in parts),
         note=average.note,
+    )
+
+
+def difference_row(difference: Difference, rows: list[Row]) -> Row:
+    r"""Subtract the means of two trials; their spreads, over independent seeds, add as squares.
+
+    .. math:: d = \bar a - \bar b, \qquad s_d = \sqrt{s_a^2 + s_b^2}
+    """
+    named = {row.what: row for row in rows}
+    wrong = [title for title in (difference.of, difference.above) if title not in named]
+    if wrong:
+        raise ValueError(
+            f"The difference {difference.title!r} names {wrong[0]!r}, which is no row: it must be "
+            f"one of {', '.join(named)}."
+        )
+    a, b = named[difference.of], named[difference.above]
+    spread = (
+        None if a.deviation is None or b.deviation is None else math.hypot(a.deviation, b.deviation)
+    )
+    return Row(
+        difference.title,
+        "points",
+        None if a.ours is None or b.ours is None else a.ours - b.ours,
+        difference.paper,
+        deviation=spread,
+        seeds=min(a.seeds or 0, b.seeds or 0),
+        scaled_down=a.scaled_down or b.scaled_down,
+        diverged=a.diverged + b.diverged,
     )
 
 

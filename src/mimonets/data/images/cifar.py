@@ -5,6 +5,7 @@ record is one label byte (two in CIFAR-100: coarse, fine) and 3072 bytes, red, g
 Both versions are read from their folder, or straight out of their tar archive.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
@@ -22,7 +24,8 @@ from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
 from mimonets.data.unpack import Arrays, archive_files, damaged, reading
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
-PIXELS = 3 * 32 * 32
+SIDE = 32
+PIXELS = 3 * SIDE * SIDE
 IMAGE_VALIDATION = 5_000  # of LRA's Image task: 45,000 / 5,000 / 10,000
 
 
@@ -58,14 +61,16 @@ def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
     """Load LRA's Image task: CIFAR-10 as 1,024 grey pixels, 45,000 / 5,000 / 10,000.
 
     A pixel of value 0 is a pixel: every sequence has its full length, and nothing is padding.
+    With ``config.length=256`` squares of 2x2 pixels are averaged, with 64 those of 4x4.
     """
+    side = _side(config.length)
     colour = load_cifar10(config)
     count = IMAGE_VALIDATION if config.validation is None else config.validation
     if config.validation is None and len(colour.train) <= count:
         count = len(colour.train) // 10  # a cut of the data: the same share
     train, validation = hold_out(colour.train, count, seed=config.seed)
-    held_out = None if validation is None else _as_sequences(validation)
-    return Splits(_as_sequences(train), held_out, _as_sequences(colour.test))
+    held_out = None if validation is None else _as_sequences(validation, side)
+    return Splits(_as_sequences(train, side), held_out, _as_sequences(colour.test, side))
 
 
 def to_grey(images: Tensor) -> Tensor:
@@ -84,8 +89,23 @@ def to_grey(images: Tensor) -> Tensor:
     return grey
 
 
-def _as_sequences(data: ImageSet) -> SequenceSet:
-    tokens = to_grey(data.images).flatten(1)
+def _side(length: int | None) -> int:
+    """Find how many pixels a side is left with ``length`` of them in all."""
+    side = math.isqrt(length or SIDE**2)
+    if side < 1 or side**2 != (length or SIDE**2) or SIDE % side:
+        fitting = ", ".join(str((SIDE // part) ** 2) for part in (1, 2, 4, 8))
+        raise ValueError(
+            f"data.length={length} does not fit image: choose from {fitting}, the pixels that are "
+            f"left when squares of them are averaged."
+        )
+    return side
+
+
+def _as_sequences(data: ImageSet, side: int) -> SequenceSet:
+    grey = to_grey(data.images)
+    if side < grey.shape[-1]:  # averages, rounded to the nearest, of halves to even
+        grey = F.adaptive_avg_pool2d(grey.float().unsqueeze(1), side).squeeze(1).round().byte()
+    tokens = grey.flatten(1)
     lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
     name = data.name.replace("cifar10", "image")
     return SequenceSet(tokens, lengths, data.labels, 256, data.num_classes, name)
@@ -253,7 +273,7 @@ IMAGE = DataSet(
     name="image",
     load=load_grey_sequences,
     kind="sequences",
-    takes=frozenset({"validation"}),
+    takes=frozenset({"length", "validation"}),
     class_names=_OBJECTS,
     home=_PAGE,
 )
