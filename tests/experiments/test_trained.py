@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from mimonets.experiments import RunOptions
 from mimonets.experiments.compare import accuracy_row
@@ -16,6 +17,9 @@ from mimonets.experiments.trained import (
     run_folder,
     trial_rows,
 )
+from mimonets.models import load
+from mimonets.models.evaluating import evaluating
+from mimonets.recipes.execute import split_batches
 
 SMALL = ("train.epochs=2", "data.limit=64", "train.batch_size=8", "train.threads=1")
 TRIAL = Trial(
@@ -164,3 +168,27 @@ def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path)
     assert str(tmp_path) not in json.dumps(details), "records carry no paths"
     assert taught.scaled(0.5).teacher == "small,scale=0.5"
     assert "--set train.teacher=runs/reproduce/small/seed-0/model" in taught.command()
+
+
+def test_a_network_with_gears_is_tested_in_each(tmp_path):
+    geared = Trial(
+        name="geared",
+        title="Geared",
+        recipe="cifar10-cpu-gears-widths",
+        settings=(
+            *(*SMALL, "data.name=digits", "data.crop=null", "data.validation=0"),
+            *("model.in_channels=1", "model.image_size=8", "model.pool=1"),
+        ),
+    )
+    plan = replace(PLAN, trials=(geared,))
+    rows, details = measure_plan(plan, RunOptions(runs=tmp_path))
+    slow, fast = rows
+    assert (slow.what, fast.what) == ("Geared, gear 1", "Geared, gear 2")
+    assert fast.macs < slow.macs / 3
+    model = load(run_folder(geared, 0, tmp_path) / "model")
+    for gear, row in enumerate(rows, start=1):
+        batches = split_batches(geared.load(0), "test", spec=model.input_spec)
+        with evaluating(model):
+            right = [(model(x, gear=gear).argmax(1) == y) for x, y in batches.epoch(0)]
+        assert row.ours == pytest.approx(100 * torch.cat(right).float().mean().item())
+    assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)

@@ -60,6 +60,12 @@ class Trial:
         """Numbers of active streams to test."""
         return self.only_modes or (getattr(self.load(0).model, "num_streams", 1),)
 
+    @cached_property
+    def gears(self) -> tuple[int, ...]:
+        """Gears to test, of a network that has them; it has no modes then."""
+        gears = getattr(self.load(0).model, "num_gears", 1)
+        return tuple(range(1, gears + 1)) if gears > 1 else ()
+
     @property
     def names(self) -> tuple[str, ...]:
         """Its name, and those that its runs had when the recipe was named otherwise."""

@@ -12,7 +12,7 @@ from mimonets.experiments.compare import Row, accuracy_row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.recipes import data_settings
-from mimonets.recipes.execute import measure_run, run_recipe
+from mimonets.recipes.execute import measure_gears, measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
@@ -66,10 +66,13 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
             options.tell(f"diverged {_label(trial, seed)}: {error}")
             return
     if not (folder / "test.json").exists():
-        measured = measure_run(folder, "test", trial.modes, data)
+        if trial.gears:
+            measured = measure_gears(folder, "test", data)
+        else:
+            measured = measure_run(folder, "test", trial.modes, data)
         tested = {
             "environment": environment(),
-            "modes": {
+            "gears" if trial.gears else "modes": {
                 str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured
             },
         }
@@ -108,7 +111,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "steps": result["steps"],
             "skipped": result["skipped"],
             "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
-            "test": _read(folder / "test.json")["modes"],
+            "test": _read(folder / "test.json")["gears" if trial.gears else "modes"],
             **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
     return {
@@ -127,17 +130,17 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
-    """Compare a trial with the paper, one row per mode."""
+    """Compare a trial with the paper, one row per mode or gear."""
     mine = [run for run in runs if run["trial"] in trial.names]
     diverged = sum("diverged" in run for run in mine)
     mine = [run for run in mine if "test" in run]
     note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
-    for mode in trial.modes:
+    for mode, title in row_titles(trial).items():
         found = [run["test"][str(mode)] for run in mine]
         rows.append(
             accuracy_row(
-                trial.title + (f", {mode} active" if len(trial.modes) > 1 else ""),
+                title,
                 *mean_and_deviation([100 * one["accuracy"] for one in found]),
                 seeds=len(found),
                 paper=trial.paper.get(mode, (None, None)),
@@ -145,12 +148,20 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 scaled_down=trial.scaled_down,
                 macs=found[0]["macs"] if found else None,
                 group=trial.group,
-                streams=mode,
+                streams=1 if trial.gears else mode,
                 diverged=diverged,
                 note=note,
             )
         )
     return rows
+
+
+def row_titles(trial: Trial) -> dict[int, str]:
+    """Name what is measured of a trial: by gear, or by number of active streams."""
+    if trial.gears:
+        return {gear: f"{trial.title}, gear {gear}" for gear in trial.gears}
+    several = len(trial.modes) > 1
+    return {mode: trial.title + (f", {mode} active" if several else "") for mode in trial.modes}
 
 
 def average_row(average: Average, rows: list[Row]) -> Row:
