@@ -213,6 +213,19 @@ def test_the_image_task_is_grey_cifar_without_padding(tmp_path, rng):
     assert (data.train.vocab_size, data.train.num_classes) == (256, 10)
 
 
+def test_fewer_pixels_of_the_image_task_are_averages_of_squares(tmp_path, rng):
+    write_cifar(tmp_path / "cifar-10-batches-bin", rng)
+    full = load_data(DataConfig(name="image", dir=str(tmp_path))).test.tokens
+    small = load_data(DataConfig(name="image", dir=str(tmp_path), length=256)).test
+    assert (small.lengths == 256).all()
+    for y, x in ((0, 0), (3, 11), (15, 15)):
+        square = full.view(-1, 32, 32)[:, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].double()
+        assert small.tokens[:, 16 * y + x].tolist() == square.mean(dim=(1, 2)).round().tolist()
+    for wrong in (200, 2048, 9):
+        with pytest.raises(ValueError, match=f"length={wrong} does not fit image: choose from 10"):
+            load_data(DataConfig(name="image", dir=str(tmp_path), length=wrong))
+
+
 def test_svhn_labels_its_zero_as_ten(tmp_path, rng):
     import scipy.io
 

@@ -5,6 +5,7 @@ record is one label byte (two in CIFAR-100: coarse, fine) and 3072 bytes, red, g
 Both versions are read from their folder, or straight out of their tar archive.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
@@ -23,7 +25,8 @@ from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
 from mimonets.data.unpack import Arrays, archive_files, damaged, reading
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
-PIXELS = 3 * 32 * 32
+SIDE = 32
+PIXELS = 3 * SIDE * SIDE
 IMAGE_VALIDATION = 5_000  # of LRA's Image task: 45,000 / 5,000 / 10,000
 
 
@@ -59,7 +62,9 @@ def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
     """Load LRA's Image task: CIFAR-10 as 1,024 grey pixels, 45,000 / 5,000 / 10,000.
 
     A pixel of value 0 is a pixel: every sequence has its full length, and nothing is padding.
+    With ``config.length=256`` squares of 2x2 pixels are averaged, with 64 those of 4x4.
     """
+    side = _side(config.length)
     colour = load_cifar10(config)
 
     @cache
@@ -71,10 +76,12 @@ def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
 
     def validation() -> SequenceSet | None:
         part = divided()[1]
-        return None if part is None else _as_sequences(part)
+        return None if part is None else _as_sequences(part, side)
 
     return Splits(
-        lambda: _as_sequences(divided()[0]), validation, lambda: _as_sequences(colour.test)
+        lambda: _as_sequences(divided()[0], side),
+        validation,
+        lambda: _as_sequences(colour.test, side),
     )
 
 
@@ -94,8 +101,23 @@ def to_grey(images: Tensor) -> Tensor:
     return grey
 
 
-def _as_sequences(data: ImageSet) -> SequenceSet:
-    tokens = to_grey(data.images).flatten(1)
+def _side(length: int | None) -> int:
+    """Find how many pixels a side is left with ``length`` of them in all."""
+    side = math.isqrt(length or SIDE**2)
+    if side < 1 or side**2 != (length or SIDE**2) or SIDE % side:
+        fitting = ", ".join(str((SIDE // part) ** 2) for part in (1, 2, 4, 8))
+        raise ValueError(
+            f"data.length={length} does not fit image: choose from {fitting}, the pixels that are "
+            f"left when squares of them are averaged."
+        )
+    return side
+
+
+def _as_sequences(data: ImageSet, side: int) -> SequenceSet:
+    grey = to_grey(data.images)
+    if side < grey.shape[-1]:  # averages, rounded to the nearest, of halves to even
+        grey = F.adaptive_avg_pool2d(grey.float().unsqueeze(1), side).squeeze(1).round().byte()
+    tokens = grey.flatten(1)
     lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
     name = data.name.replace("cifar10", "image")
     return SequenceSet(tokens, lengths, data.labels, 256, data.num_classes, name)
@@ -260,7 +282,7 @@ IMAGE = DataSet(
     name="image",
     load=load_grey_sequences,
     kind="sequences",
-    takes=frozenset({"validation"}),
+    takes=frozenset({"length", "validation"}),
     class_names=_OBJECTS,
     home=_PAGE,
 )
