@@ -11,11 +11,13 @@ from mimonets.layers import (
     HRRBinding,
     MBATBinding,
     PositionBinding,
+    ShrunkTiles,
     StreamUnbinding,
 )
 from mimonets.layers.insertion import (
     BindAfter,
     ClassifierPerStream,
+    CutBefore,
     FoldMask,
     UnbindBefore,
     feature_axis,
@@ -87,6 +89,9 @@ def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator
         handle.remove()
     entering = _features(seen["bound"], config.bind_after, "gives", least=3)
     leaving = _features(seen.get("unbound"), config.unbind_before, "takes", least=2)
+    if config.binding == "tiles":
+        _insert_tiles(network, config, (bound, entering), (unbound, leaving))
+        return
     options: dict[str, Any] = {"dtype": entering.dtype}
     binding = _make_binding(config, entering.shape[feature_axis(entering)], generator)
     replace_module(network, config.bind_after, BindAfter(bound, binding.to(**options)))
@@ -109,6 +114,36 @@ def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator
     if config.identity_start:
         with_identity_start(unbinding, START_NOISE)
     replace_module(network, config.unbind_before, UnbindBefore(unbound, unbinding))
+
+
+def _insert_tiles(
+    network: nn.Module,
+    config: Any,
+    bound: tuple[nn.Module, Tensor],
+    unbound: tuple[nn.Module, Tensor],
+) -> None:
+    """Put tiles between two modules, if both see feature maps that have whole tiles."""
+    for name, verb, features in (
+        (config.bind_after, "gives", bound[1]),
+        (config.unbind_before, "takes", unbound[1]),
+    ):
+        if features.ndim != 4:
+            raise ValueError(
+                f"binding='tiles' lays feature maps (b, d, h, w) side by side, and {name!r} {verb} "
+                f"{tuple(features.shape)}: name modules that see maps, such as the pooling before "
+                f"the classifier, or choose another binding."
+            )
+    tiles = ShrunkTiles(config.num_streams)
+    for name, features in ((config.bind_after, bound[1]), (config.unbind_before, unbound[1])):
+        rows, columns = tiles.grid(config.num_streams)
+        if features.shape[2] % rows or features.shape[3] % columns:
+            raise ValueError(
+                f"The maps at {name!r} have {features.shape[2]}x{features.shape[3]} positions, "
+                f"which do not divide into {rows}x{columns} tiles: choose another module, or "
+                f"another number of streams than {config.num_streams}."
+            )
+    replace_module(network, config.bind_after, BindAfter(bound[0], tiles))
+    replace_module(network, config.unbind_before, CutBefore(unbound[0], tiles))
 
 
 def _features(value: Any, name: str, verb: str, least: int) -> Tensor:

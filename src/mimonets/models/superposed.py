@@ -30,7 +30,7 @@ from mimonets.models.opening import (
 from mimonets.models.trial import find_module, replace_module, try_pass
 from mimonets.vsa import check_active_streams
 
-BindingName = Literal["hrr", "hadamard", "matrix"]
+BindingName = Literal["hrr", "hadamard", "matrix", "tiles"]
 MASKS = ("mask", "attention_mask")  # names of the mask of real tokens, True = real
 UnbindingName = Literal["matrix", "classifier"]
 
@@ -42,8 +42,8 @@ class SuperposedConfig(Config):
     num_streams: int = 2  # inputs per superposition
     bind_after: str = ""  # the last module that sees every input by itself
     unbind_before: str = ""  # the first one that does so again
-    binding: BindingName = "hrr"  # circular convolution, sign keys, or a matrix per stream
-    unbinding: UnbindingName = "matrix"  # a matrix per stream, or a classifier per stream
+    binding: BindingName = "hrr"  # circular convolution, sign keys, a matrix per stream, or tiles
+    unbinding: UnbindingName | None = None  # per stream; None: a matrix, but tiles are cut apart
     identity_start: bool = False  # matrices start near the identity, for pretrained networks
     unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
     trainable_keys: bool = True
@@ -63,6 +63,14 @@ class SuperposedConfig(Config):
         for name in ("bind_after", "unbind_before"):
             if not isinstance(getattr(self, name), str):
                 found.append(f"{name}={short(getattr(self, name))} must be the name of a module.")
+        if self.binding == "tiles":
+            given = {"unbinding": self.unbinding, "identity_start": self.identity_start}
+            given["unbinding_relu"] = self.unbinding_relu
+            found += [
+                f"{name}={value!r} is for keys, and binding='tiles' has none: leave it out."
+                for name, value in given.items()
+                if value
+            ]
         return found + builder_problems(self.builder, self.builder_settings)
 
 
