@@ -2,7 +2,7 @@
 
 Trains examples/resnet_cifar10.py in several ways, one after the other, and writes
 superpose-resnet56.json into FOLDER as results come. Runs are kept in RUNS, where they resume:
-python benchmarks/superpose_resnet56.py WEIGHTS DATA RUNS [FOLDER] [LIMIT] [tiles=STEPS ...]
+python benchmarks/superpose_resnet56.py WEIGHTS DATA RUNS [FOLDER] [LIMIT] [WAY=STEPS ...]
 """
 
 import json
@@ -17,7 +17,8 @@ from resnet_cifar10 import main as run
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
 
-KEYS = {"bind_after": "layer2.0", "unbind_before": "linear", "binding": "matrix"}
+KEYS = {"bind_after": "layer2.0", "unbind_before": "linear"}  # the first one with 32 maps
+KEYS |= {"binding": "matrix", "identity_start": True}
 WAYS = {
     "tiles": (TILES, MODES),
     "keys-n2": ({"num_streams": 2, **KEYS}, {1: 0.2, 2: 0.8}),
@@ -30,7 +31,7 @@ def main(weights: str, data: str, runs: str, folder="runs/results", limit="10000
     place = environment()
     place["command"] = " ".join(["superpose_resnet56.py WEIGHTS DATA RUNS results", limit, *ways])
     rows: dict[tuple[str, int], dict] = {}
-    for way in ways or ("tiles=3000", "keys-n2=3000", "keys-n4=3000"):
+    for way in ways or ("tiles=1200", "keys-n2=400", "keys-n4=400"):
         name, _, steps = way.partition("=")
         where, modes = WAYS[name]
         out = Path(runs) / way

@@ -19,7 +19,7 @@ from mimonets.training import TrainConfig, train
 MEAN, DEVIATION = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]) * 255
 IMAGE = torch.zeros(1, 3, 32, 32)
 TILES = {"num_streams": 4, "bind_after": "layer1.1", "unbind_before": "pool", "binding": "tiles"}
-MODES = {1: 0.15, 2: 0.25, 4: 0.6}  # images per pass: share of the training steps
+MODES = {1: 0.1, 2: 0.2, 4: 0.7}  # images per pass: share of the training steps
 
 
 def main(weights: Path, data: str, steps: int, limit: int, out: Path, where=TILES, modes=MODES):
