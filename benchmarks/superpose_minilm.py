@@ -122,7 +122,8 @@ def main(model: str, data: str, runs: str, folder="runs/results", epochs="3", *n
                 "interval": list(found.interval),
             }
         )
-        print(f"{name}: {found.accuracy:.1%}, {rows[-1]['macs'] / 1e6:.0f} million MACs", flush=True)
+        macs = rows[-1]["macs"] / 1e6
+        print(f"{name}: {found.accuracy:.1%}, {macs:.0f} million MACs", flush=True)
         teacher = mine.eval() if teacher is None else teacher
         record = {
             "environment": place,
