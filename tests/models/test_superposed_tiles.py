@@ -88,6 +88,7 @@ def test_tiles_are_saved_loaded_trained_and_exported_like_keys(tmp_path):
     assert float(model.stream_key_penalty()) == 0
 
 
+@pytest.mark.slow
 def test_every_mode_of_tiles_exports(tmp_path):
     pytest.importorskip("onnxruntime")
     model = tiled(network(kernel=3, stride=2), num_streams=2)

@@ -130,7 +130,8 @@ def _rebuild(
     if network is None and not config.builder:
         raise ValueError(
             f"{path.parent} holds a superposed network without a builder: load it from Python and "
-            f"pass network=, the network as it was before superpose()."
+            f"pass network=, the network as it was before superpose(); for the command line, "
+            f"mimonets.export it from there, or save it with builder=."
         )
     try:
         if network is None:
