@@ -31,6 +31,12 @@ from mimonets.models.trial import find_module, replace_module, try_pass
 from mimonets.vsa import check_active_streams
 
 BindingName = Literal["hrr", "hadamard", "matrix", "tiles"]
+BINDINGS: dict[BindingName, str] = {  # as a model card calls them
+    "hrr": "circular convolution with a key per stream",
+    "hadamard": "a key of signs per stream",
+    "matrix": "a matrix per stream",
+    "tiles": "laying them side by side as tiles",
+}
 MASKS = ("mask", "attention_mask")  # names of the mask of real tokens, True = real
 UnbindingName = Literal["matrix", "classifier"]
 
@@ -113,19 +119,33 @@ class Superposed(nn.Module, OnHub):
         return self.config.alone
 
     @property
+    def summary(self) -> str:
+        """Say in a sentence or two where inputs share a pass, for its model card."""
+        config = self.config
+        if self.alone:
+            return ""
+        return (
+            f"A network that takes up to {self.num_streams} inputs in one pass. Between "
+            f"`{config.bind_after}` and `{config.unbind_before}` it runs once per group of inputs, "
+            f"which are joined by {BINDINGS[config.binding]}."
+        )
+
+    @property
     def usage(self) -> str:
         """Say in Python how a saved network of this kind is loaded, for its model card."""
         builder = self.config.builder
         class_name = type(self.network).__name__
-        lines = ["import mimonets as mn"]
+        lines = ["from mimonets.models import Superposed"]
         if builder:
-            lines += [f"import ...  # your module with @mn.register_builder({builder!r})"]
-            lines += ['model = mn.load("FOLDER")']
+            lines += [f"import ...  # your module with @mimonets.register_builder({builder!r})"]
+            lines += ['model = Superposed.from_pretrained("FOLDER")']
         else:
-            lines += [f"network = {class_name}(...)  # as it was before mn.superpose"]
-            lines += ['model = mn.load("FOLDER", network=network)']
+            lines += [f"network = {class_name}(...)  # as it was before mimonets.superpose"]
+            lines += ['model = Superposed.from_pretrained("FOLDER", network=network)']
+        if self.alone:
+            return "\n".join([*lines, "answers = model(inputs)"])
         lines += [f"answers = model(inputs)  # {self.num_streams} inputs per pass"]
-        return "\n".join([*lines, "answers = model(inputs, active_streams=1)"])
+        return "\n".join([*lines, "answers = model(inputs, active_streams=1)  # one by one"])
 
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
