@@ -82,8 +82,8 @@ def test_a_builder_brings_it_back_without_the_network(hub):
     builders.BUILDERS.clear()
     with pytest.raises(ValueError, match="'cnn' is not registered in this process"):
         Superposed.from_pretrained("someone/built")
+    builders.BUILDERS["cnn"] = make_cnn
     with pytest.raises(ValueError, match="holds a Superposed"):
-        builders.BUILDERS["cnn"] = make_cnn
         mn.MIMOConv.from_pretrained("someone/built")
 
 
