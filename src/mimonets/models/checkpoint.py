@@ -28,7 +28,8 @@ from mimonets._inputs import InputSpec
 from mimonets.models.base import Model
 from mimonets.models.builders import build, describe_example, make_example
 from mimonets.models.registry import MODELS
-from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
+from mimonets.models.superposed import Superposed, superpose
+from mimonets.models.superposed_config import SuperposedConfig
 from mimonets.models.weights_file import WeightsFile
 
 FORMAT_VERSION = 2

@@ -42,6 +42,10 @@ def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
             )
         made: Tensor = network.example_inputs(count)  # type: ignore[operator]
         return made
+    if not isinstance(example, Tensor):
+        raise ValueError(
+            f"example must be a tensor of inputs (b, ...), b >= 1, not a {type(example).__name__}."
+        )
     if example.ndim < 2 or len(example) == 0:
         raise ValueError(
             f"example of shape {tuple(example.shape)} is no batch of inputs: pass (b, ...), "
@@ -59,6 +63,12 @@ def parts_of(network: nn.Module, trial: Trial, config: Any) -> dict[str, str]:
             raise ValueError(
                 f"{argument}={name!r} is never called as a module when the network runs: name one "
                 f"that is."
+            )
+        times = sum(visit.name == name for visit in trial.visits)
+        if times > 1:
+            raise ValueError(
+                f"{argument}={name!r} runs {times} times in a pass, and inputs are joined and "
+                f"taken apart once: name a module that runs once."
             )
     start, end = order[config.bind_after], order[config.unbind_before]
     if end <= start or config.unbind_before.startswith(config.bind_after + "."):

@@ -6,18 +6,15 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 """
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._config import Config, is_whole, short
 from mimonets._inputs import InputSpec
 from mimonets.layers import PositionBinding, StreamBatchNorm, running
 from mimonets.layers.insertion import BindAfter
-from mimonets.models.builders import build, builder_problems
+from mimonets.models.builders import build
 from mimonets.models.hub import OnHub
 from mimonets.models.opening import (
     answer_in,
@@ -27,57 +24,11 @@ from mimonets.models.opening import (
     parts_of,
     trial_inputs,
 )
+from mimonets.models.superposed_config import BINDINGS, SuperposedConfig
 from mimonets.models.trial import find_module, replace_module, try_pass
 from mimonets.vsa import check_active_streams
 
-BindingName = Literal["hrr", "hadamard", "matrix", "tiles"]
-BINDINGS: dict[BindingName, str] = {  # as a model card calls them
-    "hrr": "circular convolution with a key per stream",
-    "hadamard": "a key of signs per stream",
-    "matrix": "a matrix per stream",
-    "tiles": "laying them side by side as tiles",
-}
 MASKS = ("mask", "attention_mask")  # names of the mask of real tokens, True = real
-UnbindingName = Literal["matrix", "classifier"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuperposedConfig(Config):
-    """Where a network carries superpositions, and how inputs get in and out."""
-
-    num_streams: int = 2  # inputs per superposition
-    bind_after: str = ""  # the last module that sees every input by itself
-    unbind_before: str = ""  # the first one that does so again
-    binding: BindingName = "hrr"  # circular convolution, sign keys, a matrix per stream, or tiles
-    unbinding: UnbindingName | None = None  # per stream; None: a matrix, but tiles are cut apart
-    identity_start: bool = False  # matrices start near the identity, for pretrained networks
-    unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
-    trainable_keys: bool = True
-    builder: str = ""  # what builds the network again when it is loaded, see register_builder
-    builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
-
-    @property
-    def alone(self) -> bool:
-        """Whether nothing is bound: one stream, and no modules named."""
-        return self.num_streams == 1 and not self.bind_after and not self.unbind_before
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        found = super().problems()
-        if not is_whole(self.num_streams) or self.num_streams < 1:
-            found.append(f"num_streams={self.num_streams!r} must be an integer >= 1.")
-        for name in ("bind_after", "unbind_before"):
-            if not isinstance(getattr(self, name), str):
-                found.append(f"{name}={short(getattr(self, name))} must be the name of a module.")
-        if self.binding == "tiles":
-            given = {"unbinding": self.unbinding, "identity_start": self.identity_start}
-            given["unbinding_relu"] = self.unbinding_relu
-            found += [
-                f"{name}={value!r} is for keys, and binding='tiles' has none: leave it out."
-                for name, value in given.items()
-                if value
-            ]
-        return found + builder_problems(self.builder, self.builder_settings)
 
 
 class Superposed(nn.Module, OnHub):
@@ -268,13 +219,18 @@ def superpose(
     >>> mine(torch.randn(6, 1, 8, 8)).shape, mine(torch.randn(6, 1, 8, 8), active_streams=1).shape
     (torch.Size([6, 10]), torch.Size([6, 10]))
     """
-    config = SuperposedConfig(**settings)
+    config = SuperposedConfig.of(settings)
     if network is None:
         if not config.builder:
             raise ValueError(
                 "superpose() needs a network, or builder=, the name of what builds it."
             )
         network = build(config.builder, config.builder_settings)
+    if not isinstance(network, nn.Module):
+        raise ValueError(
+            f"superpose() takes a torch.nn.Module, not a {type(network).__name__}: build it first, "
+            f"or pass builder=, the name of what builds it."
+        )
     if any(isinstance(module, BindAfter) for module in network.modules()):
         raise ValueError(
             f"This {type(network).__name__} is already superposed, which changed it in place: pass "
