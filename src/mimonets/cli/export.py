@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_json, modes
+from mimonets.cli._options import add_data, add_imports, add_json, modes
 
 CALIBRATION_INPUTS = 512
 
@@ -41,6 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--active-streams", type=modes, metavar="1,2,max", help="only these modes; by default all"
     )
+    add_imports(parser)
     add_data(parser)
     add_json(parser)
     parser.set_defaults(run=run)
