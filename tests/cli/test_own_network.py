@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import mimonets as mn
+from mimonets.cli._opening import open_network
 from mimonets.cli._options import import_modules
 from mimonets.cli.main import main
-from mimonets.cli.serve import open_network
 from mimonets.models import builders
 
 CODE = """
