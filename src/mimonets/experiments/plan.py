@@ -16,10 +16,9 @@ from typing import Any
 
 import yaml
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean, shorten
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.families import former_names
-from mimonets.recipes.loader import shorten
 
 # What may stand in a plan, and of which type it is.
 Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]

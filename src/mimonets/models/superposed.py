@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._config import Config, is_whole, short
+from mimonets._config import Config, is_whole
 from mimonets._inputs import InputSpec
+from mimonets._messages import first_line, short
 from mimonets.layers import PositionBinding, StreamBatchNorm, running
 from mimonets.layers.insertion import BindAfter
 from mimonets.models.builders import build, builder_problems
@@ -22,7 +23,6 @@ from mimonets.models.hub import OnHub
 from mimonets.models.opening import (
     answer_in,
     check_boundary,
-    first_line,
     insert,
     parts_of,
     trial_inputs,

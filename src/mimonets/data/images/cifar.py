@@ -6,8 +6,9 @@ Both versions are read from their folder, or straight out of their tar archive.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,23 @@ def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
     """
     side = _side(config.length)
     colour = load_cifar10(config)
-    count = IMAGE_VALIDATION if config.validation is None else config.validation
-    if config.validation is None and len(colour.train) <= count:
-        count = len(colour.train) // 10  # a cut of the data: the same share
-    train, validation = hold_out(colour.train, count, seed=config.seed)
-    held_out = None if validation is None else _as_sequences(validation, side)
-    return Splits(_as_sequences(train, side), held_out, _as_sequences(colour.test, side))
+
+    @cache
+    def divided() -> tuple[ImageSet, ImageSet | None]:
+        count = IMAGE_VALIDATION if config.validation is None else config.validation
+        if config.validation is None and len(colour.train) <= count:
+            count = len(colour.train) // 10  # a cut of the data: the same share
+        return hold_out(colour.train, count, seed=config.seed)
+
+    def validation() -> SequenceSet | None:
+        part = divided()[1]
+        return None if part is None else _as_sequences(part, side)
+
+    return Splits(
+        lambda: _as_sequences(divided()[0], side),
+        validation,
+        lambda: _as_sequences(colour.test, side),
+    )
 
 
 def to_grey(images: Tensor) -> Tensor:
@@ -115,30 +127,27 @@ def _load(
     config: DataConfig, versions: tuple[Version, ...], name: str, num_classes: int
 ) -> Splits[ImageSet]:
     version, path = _locate(config, versions, name)
-    if path.is_dir():
-        arrays = _read(version, path)
-    else:  # unpacking takes many seconds: once is enough
-        arrays = cached(name, (name, 1, fingerprint(path)), lambda: _read(version, path))
 
     def part(title: str) -> ImageSet:
-        images = torch.from_numpy(arrays[f"{title}_images"])
-        labels = torch.from_numpy(arrays[f"{title}_labels"])
+        def read() -> Arrays:
+            return _read(version, path, title)
+
+        if not path.is_dir():  # unpacking takes many seconds: once is enough
+            arrays = cached(f"{name}-{title}", (name, 2, title, fingerprint(path)), read)
+        else:
+            arrays = read()
+        images, labels = (torch.from_numpy(arrays[key]) for key in ("images", "labels"))
         return ImageSet(images, labels, num_classes, f"{name} {title}")
 
-    return Splits(part("train"), None, part("test"))
+    return Splits(lambda: part("train"), None, lambda: part("test"))
 
 
-def _read(version: Version, path: Path) -> Arrays:
-    wanted = [*version.train, version.test]
-    files = _read_folder(path, wanted) if path.is_dir() else _read_archive(path, wanted)
-    pieces = {file: version.read(content, f"{path}, {file}") for file, content in files.items()}
-    arrays: Arrays = {}
-    for title, names in (("train", version.train), ("test", (version.test,))):
-        images = np.concatenate([pieces[name][0] for name in names])
-        labels = np.concatenate([pieces[name][1] for name in names])
-        arrays[f"{title}_images"] = images.reshape(-1, 3, 32, 32)
-        arrays[f"{title}_labels"] = labels.astype(np.int64)
-    return arrays
+def _read(version: Version, path: Path, title: str) -> Arrays:
+    names = version.train if title == "train" else (version.test,)
+    files = _read_folder(path, names) if path.is_dir() else _read_archive(path, names)
+    pieces = [version.read(files[file], f"{path}, {file}") for file in names]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return {"images": images.reshape(-1, 3, 32, 32), "labels": labels.astype(np.int64)}
 
 
 def _locate(config: DataConfig, versions: tuple[Version, ...], name: str) -> tuple[Version, Path]:
@@ -155,7 +164,7 @@ def _locate(config: DataConfig, versions: tuple[Version, ...], name: str) -> tup
     return version, find_or_fetch(config, [version.archive], remote, name)
 
 
-def _read_folder(folder: Path, wanted: list[str]) -> dict[str, bytes]:
+def _read_folder(folder: Path, wanted: Sequence[str]) -> dict[str, bytes]:
     missing = [name for name in wanted if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{folder} holds no {', '.join(missing)}: unpack the archive again.")
@@ -163,7 +172,7 @@ def _read_folder(folder: Path, wanted: list[str]) -> dict[str, bytes]:
         return {name: (folder / name).read_bytes() for name in wanted}
 
 
-def _read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:
+def _read_archive(path: Path, wanted: Sequence[str]) -> dict[str, bytes]:
     found = archive_files(path, lambda name: name.rpartition("/")[2] in wanted)
     files = {name.rpartition("/")[2]: content for name, content in found}
     missing = [name for name in wanted if name not in files]
