@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mimonets._figure import new_axes, save_figure
+from mimonets._figure import new_axes, new_figure, save_figure
 from mimonets.experiments.experiment import Record
 
 BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
@@ -74,7 +74,55 @@ def draw_bars(record: Record, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-DRAWINGS = {"streams": draw_against_streams, "macs": draw_against_macs, "trials": draw_bars}
+def draw_uncertainty(record: Record, path: Path) -> Path:
+    """Draw a panel per data set and measure, a bar per network with its spread over the seeds.
+
+    Titles of rows are "network, data" for the accuracy and "network, data: measure" for the rest.
+    """
+    rows = [row for row in record["rows"] if "ours" in row]
+    panels: dict[tuple[str, str], list[Record]] = {}
+    for row in rows:
+        title, _, measure = row["what"].partition(": ")
+        panels.setdefault((title.rpartition(", ")[2], measure or "accuracy"), []).append(row)
+    sets, measures = (list(dict.fromkeys(key[side] for key in panels)) for side in (0, 1))
+    colours = _colours(record["rows"])
+    figure = new_figure(1.4 + 2.1 * max(1, len(measures)), 1.3 + 1.5 * max(1, len(sets)))
+    grid = figure.subplots(max(1, len(sets)), max(1, len(measures)), squeeze=False)
+    for (name, measure), some in panels.items():
+        axes = grid[sets.index(name)][measures.index(measure)]
+        for place, row in enumerate(some):
+            axes.barh(place, row["ours"], color=colours[row.get("group", "")], alpha=0.75)
+            if "deviation" in row:
+                axes.errorbar(row["ours"], place, xerr=row["deviation"], color="dimgray", capsize=3)
+        values = [row["ours"] for row in some]
+        room = 0.3 * (max(values) - min(values)) + 0.02 * max(values)
+        if "accuracy" in measure or "foreign" in measure:  # all near the top: cut the axis
+            axes.set_xlim(max(0.0, min(values) - room), min(100.0, max(values) + room))
+        axes.set_yticks([])
+        axes.set_ylim(len(some) - 0.4, -0.6)
+        axes.set_xlabel(some[0]["unit"], fontsize=8)
+        axes.tick_params(labelsize=8)
+        if name == sets[0]:
+            axes.set_title(
+                measure.replace(", ", ",\n").replace("likelihood", "\nlikelihood"), fontsize=9
+            )
+        if measure == measures[0]:
+            axes.set_ylabel(name)
+    handles = [
+        figure.axes[0].barh([0], [0], color=colour, alpha=0.75, label=group)
+        for group, colour in colours.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.suptitle(record["title"], fontsize=10)
+    return save_figure(figure, path)
+
+
+DRAWINGS = {
+    "streams": draw_against_streams,
+    "macs": draw_against_macs,
+    "trials": draw_bars,
+    "uncertainty": draw_uncertainty,
+}
 
 
 def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
