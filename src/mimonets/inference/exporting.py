@@ -47,7 +47,8 @@ def export(
 
     Args:
         model: one of ours, or any ``torch.nn.Module`` with ``num_streams``, ``example_inputs`` and
-            ``forward(inputs, active_streams=...)``; sequences also take ``mask=``.
+            ``forward(inputs, active_streams=...)``; sequences also take ``mask=``. Or the folder of
+            a saved model, or the name of one that ships with the package.
         folder: made if it is not there; an earlier export in it is replaced.
         formats: ``"onnx"`` (what ONNX Runtime and OpenVINO run), ``"openvino"``, ``"pt2"``.
         int8: also write int8 graphs; True for all runtimes that are installed, or their names.
@@ -68,6 +69,8 @@ def export(
     """
     folder = Path(folder)
     _check_arguments(folder, formats, max_loss)
+    if isinstance(model, str | os.PathLike):
+        model = open_model(model)
     manifest = describe(model, input_spec)
     manifest = replace(manifest, modes=_chosen_modes(manifest, modes))
     check_finite(model)
@@ -91,6 +94,23 @@ def export(
         shutil.rmtree(part, ignore_errors=True)
         raise
     return folder
+
+
+def open_model(source: str | os.PathLike[str]) -> Any:
+    """Load a saved model from its folder, or one that ships with the package by its name."""
+    from mimonets.models import load
+    from mimonets.models.pretrained import load_pretrained, pretrained_names
+
+    if Path(source).exists() or len(Path(source).parts) != 1:
+        return load(source)
+    name = str(source)
+    if name not in pretrained_names():
+        raise ValueError(
+            f"There is no folder {name}, and no model of that name"
+            f"{did_you_mean(name, pretrained_names())}: pass the folder of a saved model, or one "
+            f"that ships with mimonets ({', '.join(pretrained_names())})."
+        )
+    return load_pretrained(name)
 
 
 def _check_arguments(folder: Path, formats: Sequence[str], max_loss: float) -> None:

@@ -64,12 +64,12 @@ def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
     if x.shape[0] == 0:
         raise ValueError("An empty batch has no groups: pass at least one input.")
     groups, left_over = x.shape[0] // active, x.shape[0] % active
-    if left_over == 0:  # a slice of everything would still be a copy in an exported graph
-        return [x.unflatten(0, (groups, active))]
     parts = []
     if groups:
         parts.append(x[: groups * active].unflatten(0, (groups, active)))
-    return [*parts, x[groups * active :].unsqueeze(0)]
+    if left_over:
+        parts.append(x[groups * active :].unsqueeze(0))
+    return parts
 
 
 def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None) -> Tensor:
