@@ -75,6 +75,8 @@ def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
 def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None) -> Tensor:
     """Put a batch of any size into streams, copying inputs where a group has more streams.
 
+    A batch of whole groups with all streams busy is not copied: the result is a view of it.
+
     Args:
         x: (b, ...).
 
@@ -88,6 +90,8 @@ def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None)
     """
     active = check_active_streams(active_streams, num_streams)
     parts = whole_and_short_groups(x, active)
+    if len(parts) == 1 and active == num_streams and parts[0].shape[1] == num_streams:
+        return parts[0]  # nothing to copy
     return torch.cat(
         [part[:, stream_assignment(part.shape[1], num_streams, x.device)] for part in parts]
     )
