@@ -51,7 +51,8 @@ def draw_against_macs(record: Record, path: Path) -> Path:
 
 def draw_bars(record: Record, path: Path) -> Path:
     """Draw one bar per row, with its spread over the seeds, and the paper's value as a cross."""
-    rows = [row for row in record["rows"] if "ours" in row] or record["rows"]
+    rows = [row for row in record["rows"] if row["unit"] == "%"]
+    rows = [row for row in rows if "ours" in row] or rows
     figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
     places = range(len(rows))
     colours = _colours(rows)

@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean
 from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record

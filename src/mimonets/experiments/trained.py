@@ -1,6 +1,7 @@
 """Run a plan: train what is not trained yet, test each model once, and compare with the paper."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row, accuracy_row
 from mimonets.experiments.experiment import Record, RunOptions
-from mimonets.experiments.plan import Average, Plan, Trial
+from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.recipes import data_settings
-from mimonets.recipes.execute import measure_run, run_recipe
+from mimonets.recipes.execute import measure_gears, measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
@@ -37,9 +38,13 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
 
 
 def plan_rows(plan: Plan, runs: list[Record]) -> list[Row]:
-    """Compare every trial with the paper, and the averages over trials."""
+    """Compare every trial with the paper, the averages over trials and their differences."""
     rows = [row for trial in plan.trials for row in trial_rows(trial, runs)]
-    return rows + [average_row(average, rows) for average in plan.averages]
+    return [
+        *rows,
+        *(average_row(average, rows) for average in plan.averages),
+        *(difference_row(difference, rows) for difference in plan.differences),
+    ]
 
 
 def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
@@ -61,10 +66,13 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
             options.tell(f"diverged {_label(trial, seed)}: {error}")
             return
     if not (folder / "test.json").exists():
-        measured = measure_run(folder, "test", trial.modes, data)
+        if trial.gears:
+            measured = measure_gears(folder, "test", data)
+        else:
+            measured = measure_run(folder, "test", trial.modes, data)
         tested = {
             "environment": environment(),
-            "modes": {
+            "gears" if trial.gears else "modes": {
                 str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured
             },
         }
@@ -103,7 +111,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "steps": result["steps"],
             "skipped": result["skipped"],
             "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
-            "test": _read(folder / "test.json")["modes"],
+            "test": _read(folder / "test.json")["gears" if trial.gears else "modes"],
             **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
     return {
@@ -122,17 +130,17 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
-    """Compare a trial with the paper, one row per mode."""
+    """Compare a trial with the paper, one row per mode or gear."""
     mine = [run for run in runs if run["trial"] in trial.names]
     diverged = sum("diverged" in run for run in mine)
     mine = [run for run in mine if "test" in run]
     note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
-    for mode in trial.modes:
+    for mode, title in row_titles(trial).items():
         found = [run["test"][str(mode)] for run in mine]
         rows.append(
             accuracy_row(
-                trial.title + (f", {mode} active" if len(trial.modes) > 1 else ""),
+                title,
                 *mean_and_deviation([100 * one["accuracy"] for one in found]),
                 seeds=len(found),
                 paper=trial.paper.get(mode, (None, None)),
@@ -140,12 +148,20 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 scaled_down=trial.scaled_down,
                 macs=found[0]["macs"] if found else None,
                 group=trial.group,
-                streams=mode,
+                streams=1 if trial.gears else mode,
                 diverged=diverged,
                 note=note,
             )
         )
     return rows
+
+
+def row_titles(trial: Trial) -> dict[int, str]:
+    """Name what is measured of a trial: by gear, or by number of active streams."""
+    if trial.gears:
+        return {gear: f"{trial.title}, gear {gear}" for gear in trial.gears}
+    several = len(trial.modes) > 1
+    return {mode: trial.title + (f", {mode} active" if several else "") for mode in trial.modes}
 
 
 def average_row(average: Average, rows: list[Row]) -> Row:
@@ -163,6 +179,34 @@ def average_row(average: Average, rows: list[Row]) -> Row:
         scaled_down=any(row.scaled_down for row in parts),
         diverged=sum(row.diverged for row in parts),
         note=average.note,
+    )
+
+
+def difference_row(difference: Difference, rows: list[Row]) -> Row:
+    r"""Subtract the means of two trials; their spreads, over independent seeds, add as squares.
+
+    .. math:: d = \bar a - \bar b, \qquad s_d = \sqrt{s_a^2 + s_b^2}
+    """
+    named = {row.what: row for row in rows}
+    wrong = [title for title in (difference.of, difference.above) if title not in named]
+    if wrong:
+        raise ValueError(
+            f"The difference {difference.title!r} names {wrong[0]!r}, which is no row: it must be "
+            f"one of {', '.join(named)}."
+        )
+    a, b = named[difference.of], named[difference.above]
+    spread = (
+        None if a.deviation is None or b.deviation is None else math.hypot(a.deviation, b.deviation)
+    )
+    return Row(
+        difference.title,
+        "points",
+        None if a.ours is None or b.ours is None else a.ours - b.ours,
+        difference.paper,
+        deviation=spread,
+        seeds=min(a.seeds or 0, b.seeds or 0),
+        scaled_down=a.scaled_down or b.scaled_down,
+        diverged=a.diverged + b.diverged,
     )
 
 

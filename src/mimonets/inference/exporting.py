@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import did_you_mean
 from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
+from mimonets._messages import did_you_mean
 from mimonets.inference.exporter import Batch, Exporter
 from mimonets.inference.manifest import MANIFEST_FILE, Manifest, Mode
 from mimonets.inference.quantise import quantise

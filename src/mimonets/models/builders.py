@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mimonets._config import did_you_mean, is_whole, short
+from mimonets._config import is_whole
+from mimonets._messages import did_you_mean, short
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 BUILDERS: dict[str, Callable[..., nn.Module]] = {}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from mimonets._messages import first_line
 from mimonets.layers import (
     HadamardBinding,
     HRRBinding,
@@ -234,11 +235,6 @@ def _first_crossing(trial: Trial, model: Any, size: int) -> tuple[str, dict[int,
         if masks:
             return name, masks
     return None
-
-
-def first_line(error: Exception) -> str:
-    """Quote an error in one line."""
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
 
 
 def answer_in(output: Any) -> Tensor:

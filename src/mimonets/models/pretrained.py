@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean
 from mimonets.models.base import Model
 from mimonets.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load
 

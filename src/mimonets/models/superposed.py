@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mimonets._inputs import InputSpec
+from mimonets._messages import first_line
 from mimonets.layers import PositionBinding, StreamBatchNorm, running
 from mimonets.layers.insertion import BindAfter
 from mimonets.models.builders import build
@@ -19,7 +20,6 @@ from mimonets.models.hub import OnHub
 from mimonets.models.opening import (
     answer_in,
     check_boundary,
-    first_line,
     insert,
     parts_of,
     trial_inputs,

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
-from mimonets._config import Config, did_you_mean, is_whole, short
+from mimonets._config import Config, is_whole
+from mimonets._messages import did_you_mean, short
 from mimonets.models.builders import builder_problems
 
 BindingName = Literal["hrr", "hadamard", "matrix", "tiles"]

@@ -195,12 +195,35 @@ def measure_run(
         which: best or last; by default what the recipe says, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
+    model, batches = _open_run(folder, split, overrides, which, device)
+    wanted = modes or default_modes(model.num_streams)
+    chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
+    found = evaluate(model, batches, chosen)
+    return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
+
+
+def measure_gears(
+    folder: str | Path, split: str, overrides: Sequence[str] = ()
+) -> list[tuple[int, ModeAccuracy, float]]:
+    """Measure a run's :class:`~mimonets.models.GearedWideResNet`: gear, accuracy and MACs."""
+    model, batches = _open_run(folder, split, overrides)
+    gears = {gear: model.in_gear(gear) for gear in range(1, model.num_gears + 1)}
+    return [
+        (gear, evaluate(network, batches)[1], count_macs(network).paper)
+        for gear, network in gears.items()
+    ]
+
+
+def _open_run(
+    folder: str | Path,
+    split: str,
+    overrides: Sequence[str],
+    which: str | None = None,
+    device: str | torch.device | None = None,
+) -> tuple[Any, ImageBatches | SequenceBatches]:
+    """Load a run's model and make batches of one split of its data."""
     chosen_device = choose_device(device)
     recipe = read_run(folder, overrides)
     _, path = choose_model(folder, which)
     model = load(path, device=chosen_device)
-    wanted = modes or default_modes(model.num_streams)
-    chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    batches = split_batches(recipe, split, spec=model.input_spec, device=chosen_device)
-    found = evaluate(model, batches, chosen)
-    return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
+    return model, split_batches(recipe, split, spec=model.input_spec, device=chosen_device)

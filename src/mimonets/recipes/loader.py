@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean, shorten
 from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS, SuperposedConfig, load, read_config
 from mimonets.recipes.families import find_recipe
@@ -134,16 +134,6 @@ def data_settings(data_dir: str | Path | None, dataset: str) -> list[str]:
     own = Path(data_dir) / dataset
     # As it stands: YAML would read the two halves of an escaped emoji as two characters.
     return [f"data.dir={json.dumps(str(own if own.is_dir() else data_dir), ensure_ascii=False)}"]
-
-
-def shorten(text: str, most: int = 120) -> str:
-    """Keep an error message to one short line, whatever came.
-
-    >>> shorten("a" * 9, most=5)
-    'aaaa…'
-    """
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _sections(settings: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
