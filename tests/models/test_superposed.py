@@ -14,7 +14,6 @@ from mimonets.evaluation import count_macs
 from mimonets.layers import StreamBatchNorm
 from mimonets.layers.insertion import FoldMask
 from mimonets.models import MultipleInput
-from mimonets.models.superposed import parts
 
 
 def plain_cnn():
@@ -219,16 +218,16 @@ def test_a_padding_mask_of_pytorch_is_true_where_all_inputs_of_a_group_are_padde
     assert fold.fold(added, name).tolist() == [[0.0, 0.0, -torch.inf]]
 
 
-def test_three_parts_are_a_network_too():
-    network = parts(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Sequential(nn.Flatten()))
-    model = mn.superpose(
-        network,
-        num_streams=2,
-        bind_after="stem",
-        unbind_before="head",
-        example=torch.randn(2, 1, 8, 8),
-    )
-    assert model(torch.randn(3, 1, 8, 8)).shape == (3, 128)
+def test_three_parts_are_a_network_too(tmp_path):
+    def three():
+        return nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Sequential(nn.Flatten())
+
+    images = torch.randn(3, 1, 8, 8)
+    model = mn.superpose(three(), num_streams=2, example=images).eval()
+    assert model(images).shape == (3, 128)
+    assert (model.config.bind_after, model.config.unbind_before) == ("stem", "head")
+    found = mn.load(mn.save(model, tmp_path / "x"), network=three())
+    assert torch.equal(found(images), model(images))
 
 
 def test_its_cost_is_counted_by_part_and_equals_the_operator_counter():
@@ -267,6 +266,7 @@ def test_gradients_reach_every_part():
         (lambda: superposed_cnn(num_streams=0), "num_streams=0 must be an integer >= 1"),
         (lambda: superposed_cnn(binding="sum"), "binding='sum' is not known"),
         (lambda: superposed_cnn(bindng="hrr"), "no setting 'bindng' (did you mean 'binding'?)"),
+        (lambda: mn.superpose((nn.Flatten(), "x"), num_streams=2), "not (Flatten, str)"),
         (lambda: mn.superpose("resnet", num_streams=2), "takes a torch.nn.Module, not a str"),
         (lambda: mn.superpose(plain_cnn(), num_streams=1, example=[1]), "example must be a tensor"),
         (
