@@ -81,6 +81,7 @@ def test_the_run_of_a_network_of_others_is_served_and_its_data_are_not_guessed(
     config = TrainConfig(epochs=1, batch_size=4, mixup=0.0, fast_share=0.5)
     train(model, loader, config, run_dir=tmp_path / "run")
     assert set(groups(tmp_path / "run", "auto")) <= {1, 2}  # those that were trained
+    capsys.readouterr()
     for command in (["evaluate", "run"], ["export", "run", "--out", "out"]):
         code, error = run(capsys, *command)
         assert code == 2
