@@ -25,7 +25,7 @@ from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.provenance import environment
 from mimonets.training import TrainConfig, train
 
-TRAINED, TESTED, TOKENS = 4000, 2000, 64
+TRAINED, TESTED, TOKENS = 4000, 1000, 64
 LATE = {"num_streams": 2, "unbind_before": "classifier"}
 WAYS = {  # layers, tokens, and where two reviews are bound
     "4 of 6 layers": (4, TOKENS, None),
@@ -53,6 +53,24 @@ class Classifier(nn.Module):
         """Judge reviews (b, t)."""
         x = self.bert(tokens, attention_mask=attention_mask).last_hidden_state
         return self.classifier(x.mean(dim=1))
+
+
+class Remembering(nn.Module):
+    """A teacher that answers every review once: they are the same in every epoch."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.answers: dict[bytes, Tensor] = {}
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Judge reviews (b, t), or say again what was said."""
+        names = [row.numpy().tobytes() for row in tokens]
+        new = [i for i, name in enumerate(names) if name not in self.answers]
+        if new:
+            answers = self.network(tokens[new], mask=mask[new]).float()
+            self.answers |= {names[i]: answer for i, answer in zip(new, answers, strict=True)}
+        return torch.stack([self.answers[name] for name in names])
 
 
 def reviews(model: str, data: str) -> tuple[TensorDataset, TensorDataset]:
@@ -93,7 +111,7 @@ def main(model: str, data: str, runs: str, folder="runs/results", epochs="3", *n
         torch.manual_seed(0)
         network = Classifier(model)
         if teacher is not None:
-            network.load_state_dict(teacher.network.state_dict())
+            network.load_state_dict(teacher.network.network.state_dict())
         network.bert.encoder.layer = network.bert.encoder.layer[:layers]
         example = tested.tensors[0][:1, :tokens]
         if where is None:
@@ -124,7 +142,7 @@ def main(model: str, data: str, runs: str, folder="runs/results", epochs="3", *n
         )
         macs = rows[-1]["macs"] / 1e6
         print(f"{name}: {found.accuracy:.1%}, {macs:.0f} million MACs", flush=True)
-        teacher = mine.eval() if teacher is None else teacher
+        teacher = Remembering(mine.eval()) if teacher is None else teacher
         record = {
             "environment": place,
             **{"epochs": int(epochs), "reviews": TRAINED, "test_reviews": TESTED},

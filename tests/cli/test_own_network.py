@@ -5,12 +5,14 @@ import sys
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import mimonets as mn
 from mimonets.cli._opening import open_network
 from mimonets.cli._options import import_modules
 from mimonets.cli.main import main
 from mimonets.models import builders
+from mimonets.training import TrainConfig, train
 
 CODE = """
 import mimonets as mn
@@ -67,6 +69,24 @@ def groups(folder, backend):
 def test_serve_builds_it_too(folder, tmp_path):
     import_modules(["my_networks"])
     assert groups(tmp_path / folder, "auto") == [1, 2]
+
+
+def test_the_run_of_a_network_of_others_is_served_and_its_data_are_not_guessed(
+    folder, capsys, tmp_path
+):
+    import_modules(["my_networks"])
+    model = mn.load(tmp_path / folder)
+    batch = torch.randn(8, 1, 8, 8), torch.zeros(8, dtype=torch.long)
+    loader = DataLoader(TensorDataset(*batch), batch_size=8)
+    config = TrainConfig(epochs=1, batch_size=4, mixup=0.0, fast_share=0.5)
+    train(model, loader, config, run_dir=tmp_path / "run")
+    assert set(groups(tmp_path / "run", "auto")) <= {1, 2}  # those that were trained
+    capsys.readouterr()
+    for command in (["evaluate", "run"], ["export", "run", "--out", "out"]):
+        code, error = run(capsys, *command)
+        assert code == 2
+        assert "measure it from Python, and export or serve run/model" in error
+        assert error.count("\n") == 1
 
 
 @pytest.mark.slow

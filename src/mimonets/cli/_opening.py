@@ -85,10 +85,11 @@ def _open(folder: Path, backend: str, threads: int) -> Opened:
 
     import mimonets as mn
     from mimonets.layers.stream_norm import untrained_modes
+    from mimonets.models.base import Model
 
     weights = weights_in(folder)
     model = mn.load(weights)
-    if model.input_spec is None:
+    if model.input_spec is None and isinstance(model, Model):  # others say by their example
         model.input_spec = _described(weights)
     engine = Engine(model, "torch" if backend == "auto" else backend, threads)
     accuracies = _accuracies(weights)

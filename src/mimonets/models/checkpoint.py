@@ -32,6 +32,7 @@ from mimonets.models.superposed import Superposed, superpose
 from mimonets.models.superposed_config import SuperposedConfig
 from mimonets.models.weights_file import WeightsFile
 
+Network = nn.Module | tuple[nn.Module, nn.Module, nn.Module]  # or stem, trunk and head
 FORMAT_VERSION = 2
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -74,7 +75,7 @@ def load(
     folder: str | os.PathLike[str],
     *,
     device: str | torch.device = "cpu",
-    network: nn.Module | None = None,
+    network: Network | None = None,
 ) -> Any:
     """Read the model that :func:`save` wrote, in evaluation mode.
 
@@ -127,7 +128,7 @@ def load(
 
 
 def _rebuild(
-    path: Path, config: SuperposedConfig, example: Any, network: nn.Module | None
+    path: Path, config: SuperposedConfig, example: Any, network: Network | None
 ) -> Superposed:
     """Superpose the network again, with weights that are replaced afterwards."""
     if network is None and not config.builder:

@@ -185,7 +185,7 @@ class Superposed(nn.Module, OnHub):
 
 
 def superpose(
-    network: nn.Module | None = None,
+    network: nn.Module | tuple[nn.Module, nn.Module, nn.Module] | None = None,
     *,
     example: Tensor | None = None,
     generator: Generator | None = None,
@@ -194,13 +194,15 @@ def superpose(
     """Let a network take several inputs per pass.
 
     ``network`` is changed in place: its weights stay the same parameters, two of its modules get
-    wrappers, and the batch norms between them statistics per mode. Networks whose parts are known
-    as such go through :func:`parts`. With ``num_streams=1`` and no modules named, nothing is put
-    in: the network itself, to be trained, measured and saved like the others, as a baseline.
+    wrappers, and the batch norms between them statistics per mode. With ``num_streams=1`` and no
+    modules named, nothing is put in: the network itself, to be trained, measured and saved like
+    the others, as a baseline.
 
     Args:
         network: any module; the part between the two named ones must treat its inputs alike.
-            Without it, ``builder`` and ``builder_settings`` say how it is built.
+            Or three modules that run one after the other, (stem, trunk, head): the trunk carries
+            superpositions, and there is nothing to name. Without a network, ``builder`` and
+            ``builder_settings`` say how it is built.
         example: inputs (b, ...) as the network takes them, b >= 1; not needed if the network has
             ``example_inputs`` of its own.
         generator: draws keys and unbinding matrices.
@@ -219,6 +221,9 @@ def superpose(
     >>> mine(torch.randn(6, 1, 8, 8)).shape, mine(torch.randn(6, 1, 8, 8), active_streams=1).shape
     (torch.Size([6, 10]), torch.Size([6, 10]))
     """
+    if isinstance(network, tuple):
+        network = joined(*network)
+        settings = {"bind_after": "stem", "unbind_before": "head", **settings}
     config = SuperposedConfig.of(settings)
     if network is None:
         if not config.builder:
@@ -259,15 +264,20 @@ def superpose(
     return model
 
 
-def parts(stem: nn.Module, trunk: nn.Module, head: nn.Module) -> nn.Sequential:
-    """Join three parts into a network that :func:`superpose` takes, with their names.
+def joined(*three: nn.Module) -> nn.Sequential:
+    """Join stem, trunk and head into a network that :func:`superpose` takes, with their names.
 
-    >>> network = parts(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten())
-    >>> superpose(network, num_streams=2, bind_after="stem", unbind_before="head",
-    ...           example=torch.randn(1, 1, 8, 8))(torch.randn(3, 1, 8, 8)).shape
+    >>> three = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten()
+    >>> model = superpose(three, num_streams=2, example=torch.randn(1, 1, 8, 8))
+    >>> model(torch.randn(3, 1, 8, 8)).shape
     torch.Size([3, 128])
     """
+    if len(three) != 3 or not all(isinstance(part, nn.Module) for part in three):
+        found = ", ".join(type(part).__name__ for part in three)
+        raise ValueError(
+            f"Parts of a network are three modules, (stem, trunk, head), not ({found})."
+        )
     network = nn.Sequential()
-    for name, part in (("stem", stem), ("trunk", trunk), ("head", head)):
+    for name, part in zip(("stem", "trunk", "head"), three, strict=True):
         network.add_module(name, part)
     return network

@@ -15,7 +15,7 @@ from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
 from mimonets.evaluation.macs import count_macs, default_modes
-from mimonets.models import Model, load
+from mimonets.models import Model, Superposed, load
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train
@@ -137,6 +137,11 @@ def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise ValueError(
             f"{Path(folder) / 'recipe.yaml'} has no settings under {', '.join(wrong)}: it was "
             f"damaged or edited."
+        )
+    if settings.get("model", {}).get("kind") == Superposed.kind:
+        raise ValueError(
+            f"{folder} is a run of a network of others, and its recipe does not know its data: "
+            f"measure it from Python, and export or serve {Path(folder) / 'model'}."
         )
     name, summary = (str(found.get(key, "")) for key in ("name", "summary"))
     return make_recipe(name or str(folder), summary, settings, overrides)

@@ -129,7 +129,7 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
             lesson = None if teacher is None else teacher.answer(piece)
         with (
             fabric.no_backward_sync(state.network, enabled=not last),
-            watching(state.model if config.distill_features else None) as features,
+            watching(state.watched) as features,
         ):
             logits = state.network(
                 piece.inputs,
