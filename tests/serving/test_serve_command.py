@@ -155,3 +155,15 @@ def test_shipped_models_are_served_with_the_accuracy_of_their_card():
         3: 0.97,
         4: 0.963,
     }
+
+
+def test_what_is_loaded_is_no_work_for_the_garbage_collector():
+    """Going through all objects of PyTorch stops every thread for a tenth of a second and more."""
+    code = (
+        "import gc, mimonets.serving.run as run; run.settle(); print(gc.get_freeze_count(), "
+        "len(gc.get_objects()))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    frozen, left = map(int, found.stdout.split())
+    assert frozen > 20_000
+    assert left < frozen / 100
