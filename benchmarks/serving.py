@@ -1,14 +1,15 @@
 """Measure real servers with a real network under load: ours, LitServe and Ray Serve.
 
-In pieces, one contender and one workload each, that are kept in a folder; call it until all are
-there, then draw:
+All servers of a set run side by side and are loaded one after the other with the same arrivals and
+the same inputs, so that whatever else the machine does hits all of them. In pieces, one load of one
+workload each, that are kept in a folder; call it until all are there, then draw:
 
 python benchmarks/serving_networks.py NETWORKS
-python benchmarks/serving.py measure NETWORKS PIECES [SECONDS] [WORKLOAD,...] [CONTENDER;...]
+python benchmarks/serving.py measure NETWORKS PIECES [SECONDS] [SET,...] [WORKLOAD,...]
 python benchmarks/serving.py report PIECES results
 
 Traces are read from the folder MIMONETS_ARRIVALS. The load comes from this process, on the same
-cores as the server: its share of the processor is in every row, and so is that of others.
+cores as the servers: its share of the processor is in every row, and so is that of others.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -34,45 +35,67 @@ from mimonets.serving.simulator import Outcome
 from mimonets.serving.workloads import poisson, read_trace, step
 
 SLO = 0.25  # seconds
+SETS = {"ours": OURS, "others": ("policy", *OTHERS)}
 LOADS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)  # offered / slow capacity
-TRACES = {"azure-llm-2023-code": (0.3, 1.0), "azure-llm-2023-conv": (1.0, 3.0)}
-SECONDS = 10.0  # of one load
+TRACES = {"azure-llm-2023-code": 0.3, "azure-llm-2023-conv": 2.0}
+SLOT = 8.0  # seconds of one load of one server
+ROUNDS = 2  # with other arrivals
 SPIKE = (0.5, 3.2)  # loads before and in it
-SPIKE_SECONDS = 24.0
-START = 60.0  # seconds that a server may take to start
+START = 90.0  # seconds that a server may take to start
+
+
+def slots(workload: str) -> list[tuple[float, int]]:
+    """List load and round of every piece of a workload."""
+    if workload == "poisson":
+        return [(load, number) for number in range(ROUNDS) for load in LOADS]
+    return [(SPIKE[1] if workload == "spike" else TRACES[workload], 0)]
 
 
 def measure(
-    networks: str, pieces: str, seconds: str = "150", workloads: str = "", contenders: str = ""
+    networks: str,
+    pieces: str,
+    seconds: str = "150",
+    sets: str = "ours,others",
+    workloads: str = "poisson,spike,azure-llm-2023-code,azure-llm-2023-conv",
 ) -> None:
     """Measure what is not there yet, for so many seconds."""
-    place, until = Path(pieces), time.monotonic() + float(seconds)
+    until, place = time.monotonic() + float(seconds), Path(pieces)
     place.mkdir(parents=True, exist_ok=True)
     capacity = calibrate(Path(networks), place / "capacity.json")
-    for workload in workloads.split(",") if workloads else ("poisson", "spike", *TRACES):
-        for contender in contenders.split(";") if contenders else (*OURS, *OTHERS):
-            path = place / f"{workload}-{contender.replace('/', '-').replace(', ', '-')}.json"
-            if path.exists():
-                continue
-            if time.monotonic() > until:
-                print("more is left: call again")
-                return
-            piece = run_piece(Path(networks), contender, workload, capacity)
-            write_text(path, json.dumps(piece, indent=1) + "\n")
-    print("all pieces are there")
+    for kind in sets.split(","):
+        left = [
+            (place / f"{kind}-{workload}-{load:g}-{number}.json", workload, load, number)
+            for workload in workloads.split(",")
+            for load, number in slots(workload)
+        ]
+        left = [slot for slot in left if not slot[0].exists()]
+        if not left or time.monotonic() > until:
+            continue
+        with ExitStack() as stack:
+            servers = {
+                name: stack.enter_context(running(Path(networks), name)) for name in SETS[kind]
+            }
+            for url, session in servers.values():
+                wait_until_ready(url, session)
+            for path, workload, load, number in left:
+                if time.monotonic() > until:
+                    break
+                piece = run_piece(Path(networks), servers, workload, load, number, capacity)
+                write_text(path, json.dumps(piece, indent=1) + "\n")
 
 
 def calibrate(networks: Path, path: Path) -> float:
     """Find what a server with fixed N=1 answers at most, in inputs a second: load 1 for all."""
     if path.exists():
         return json.loads(path.read_text())["slow_capacity"]
-    schedule = poisson(250.0, SECONDS, np.random.default_rng(2))
-    with running(networks, "fixed 1") as (url, _):
+    schedule = poisson(250.0, SLOT, np.random.default_rng(2))
+    with running(networks, "fixed 1") as (url, session):
+        wait_until_ready(url, session)
         with urlopen(url, timeout=2) as response:
             (mode,) = json.load(response)["parameters"]["modes"]
         result = asyncio.run(send(url, schedule, Samples.read(networks / "samples.npz"), slo=SLO))
     found = {
-        "slow_capacity": int((result.status == 200).sum()) / SECONDS,
+        "slow_capacity": int((result.status == 200).sum()) / SLOT,
         "pass_ms": mode["pass_ms"],
         "engine": ENGINE,
         "slo": SLO,
@@ -81,20 +104,16 @@ def calibrate(networks: Path, path: Path) -> float:
     return found["slow_capacity"]
 
 
-def schedules(workload: str, capacity: float) -> dict[float, np.ndarray]:
-    """Make the arrivals of a workload, by load; the same for every contender."""
+def arrivals(workload: str, load: float, number: int, capacity: float) -> np.ndarray:
+    """Make the arrivals of a piece; the same for every contender."""
+    rng = np.random.default_rng(number)
     if workload == "poisson":
-        return {load: poisson(load * capacity, SECONDS, np.random.default_rng(0)) for load in LOADS}
+        return poisson(load * capacity, SLOT, rng)
     if workload == "spike":
-        low, high = SPIKE
-        rng = np.random.default_rng(0)
-        return {high: step(low * capacity, SPIKE_SECONDS, rng, times=high / low)}
+        return step(SPIKE[0] * capacity, 2.5 * SLOT, rng, times=SPIKE[1] / SPIKE[0])
     file = Path(os.environ["MIMONETS_ARRIVALS"]) / f"{workload}.txt"
-    found = {}
-    for load in TRACES[workload]:
-        times = read_trace(file, rate=load * capacity)
-        found[load] = times[times < 2 * SECONDS]
-    return found
+    times = read_trace(file, rate=load * capacity)
+    return times[times < 2 * SLOT]
 
 
 @contextmanager
@@ -111,47 +130,48 @@ def running(networks: Path, contender: str) -> Iterator[tuple[str, int]]:
         list(map(str, command)), start_new_session=True, stdout=subprocess.DEVNULL
     )
     try:
-        wait_until_ready(url, server)
         yield url, server.pid
     finally:
         stop(server)
 
 
-def run_piece(networks: Path, contender: str, workload: str, capacity: float) -> dict:
-    """Start a server, send all loads of a workload, and stop it."""
+def run_piece(
+    networks: Path,
+    servers: dict[str, tuple[str, int]],
+    workload: str,
+    load: float,
+    number: int,
+    capacity: float,
+) -> dict:
+    """Send one load to every server, one after the other."""
     samples = Samples.read(networks / "samples.npz")
-    rows, is_ours = [], contender in OURS
-    with running(networks, contender) as (url, session):
-        warm_up = poisson(0.3 * capacity, 2.0, np.random.default_rng(1))
-        asyncio.run(send(url, warm_up, samples, slo=SLO, binary=is_ours))
-        for load, schedule in schedules(workload, capacity).items():
-            before = Usage.now(session)
-            result = asyncio.run(send(url, schedule, samples, slo=SLO, binary=is_ours))
-            row = {"load": load, **result.summary(), **Usage.now(session).since(before)}
-            if workload == "spike":
-                row["timeline"] = timeline(result)
-            rows.append(row)
-            print(f"{workload} {contender} {load}: {row['right_in_time']:.4f}", flush=True)
-    return {
-        "contender": contender,
-        "workload": workload,
-        "slow_capacity": capacity,
-        "environment": environment(),
-        "rows": rows,
-    }
+    schedule = arrivals(workload, load, number, capacity)
+    rows = []
+    for name, (url, session) in servers.items():
+        before = Usage.now(session)
+        result = asyncio.run(
+            send(url, schedule, samples, slo=SLO, binary=name in OURS, seed=number)
+        )
+        row = {"contender": name, **result.summary(), **Usage.now(session).since(before)}
+        if workload == "spike":
+            row["timeline"] = timeline(result)
+        rows.append(row)
+        print(f"{workload} {load} {name}: {row['right_in_time']:.4f}", flush=True)
+        time.sleep(0.5)  # what is still under way
+    return {"workload": workload, "load": load, "round": number, "rows": rows}
 
 
-def wait_until_ready(url: str, server: subprocess.Popen) -> None:
-    """Wait until a server answers; raises RuntimeError if it ends or takes too long."""
+def wait_until_ready(url: str, session: int) -> None:
+    """Wait until a server answers; raises RuntimeError if it takes too long."""
     until = time.monotonic() + START
-    while time.monotonic() < until and server.poll() is None:
+    while time.monotonic() < until:
         try:
             with urlopen(url, timeout=2) as response:
                 if response.status == 200:
                     return
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError(f"no server at {url}")
+    raise RuntimeError(f"no server at {url}, session {session}")
 
 
 def stop(server: subprocess.Popen) -> None:
@@ -215,19 +235,17 @@ def report(pieces: str, folder: str) -> None:
     """Gather all pieces into one file and draw them."""
     from serving_plots import draw
 
-    found = [json.loads(path.read_text()) for path in sorted(Path(pieces).glob("*-*.json"))]
+    place = Path(pieces)
+    found = [json.loads(path.read_text()) for path in sorted(place.glob("*-*-*.json"))]
     record = {
-        "environment": {**found[-1]["environment"], "command": "benchmarks/serving.py"},
-        "slo": SLO,
-        **json.loads((Path(pieces) / "capacity.json").read_text()),
-        "pieces": [
-            {key: value for key, value in piece.items() if key not in ("environment",)}
-            for piece in found
-        ],
+        "environment": {**environment(), "command": "benchmarks/serving.py"},
+        **json.loads((place / "capacity.json").read_text()),
+        "pieces": found,
     }
     write_text(Path(folder) / "serving-real.json", json.dumps(record, indent=1) + "\n")
     draw(record, Path(folder) / "serving-real.png")
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers are stopped then, too
     {"measure": measure, "report": report}[sys.argv[1]](*sys.argv[2:])
