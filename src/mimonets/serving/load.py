@@ -20,6 +20,7 @@ from mimonets._show import progress
 
 Array = np.ndarray[Any, Any]
 JSON = {"Content-Type": "application/json"}
+TIMER = 0.001  # seconds
 MAX_LAG = 0.002  # seconds, at the 99th percentile
 
 
@@ -157,9 +158,12 @@ async def send(
         start = time.perf_counter() + 0.05
         with progress("sending", count) as advance:
             for number in range(count):
+                # The loop's timers are up to a millisecond late: aim before, and wait for the rest.
                 wait = start + schedule[number] - time.perf_counter()
-                if wait > 0:
-                    await asyncio.sleep(wait)
+                if wait > TIMER:
+                    await asyncio.sleep(wait - TIMER)
+                while time.perf_counter() < start + schedule[number]:
+                    await asyncio.sleep(0)
                 tasks.append(asyncio.create_task(one(session, number, start)))
                 advance()
             await asyncio.gather(*tasks)
