@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from mimonets.models.pretrained import card_accuracy, find_folder
 
 
 @dataclass(frozen=True)
@@ -28,11 +26,20 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     'digits'
     """
     name, found, rest = text.partition("=")
-    folders = [find_folder(part) for part in (rest if found else text).split(",")]
+    folders = [_find(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()
         name = whole.parent.name if whole.name == "model" else whole.name
     return name, folders
+
+
+def _find(text: str) -> Path:
+    """Find a folder; only the name of a shipped model needs PyTorch to be found."""
+    if Path(text).exists():
+        return Path(text)
+    from mimonets.models.pretrained import find_folder
+
+    return find_folder(text)
 
 
 def open_network(
@@ -54,14 +61,13 @@ def open_network(
         cascade: a confidence in place of those that were calibrated at export.
         shrinks: serve one plain network at these fractions of its resolution, as in (1, 2).
     """
-    from mimonets.serving.networks import at_resolutions, superposed, switched
+    from mimonets.serving.networks import superposed, switched
 
-    opened = [_open(folder, backend, threads) for folder in folders]
     if shrinks:
-        if len(opened) > 1 or opened[0].engine.num_streams > 1:
-            raise ValueError("--shrink serves one network without streams at several resolutions.")
-        known = {1: opened[0].accuracies[1]} if 1 in opened[0].accuracies else {}
-        return at_resolutions(name, opened[0].engine, shrinks, known)
+        if len(folders) > 1:
+            raise ValueError("--shrink serves one network at several resolutions, not several.")
+        return _at_resolutions(name, folders[0], backend, threads, shrinks)
+    opened = [_open(folder, backend, threads) for folder in folders]
     if len(opened) == 1:
         (one,) = opened
         confidences = one.confidences if cascade is None else dict.fromkeys(one.modes, cascade)
@@ -83,19 +89,51 @@ def _open(folder: Path, backend: str, threads: int) -> Opened:
     if (folder / "manifest.json").exists():
         return _described_by_manifest(Engine(folder, backend, threads))
 
-    import mimonets as mn
     from mimonets.layers.stream_norm import untrained_modes
-    from mimonets.models.base import Model
+
+    model = _load(folder)
+    engine = Engine(model, "torch" if backend == "auto" else backend, threads)
+    accuracies = _accuracies(weights_in(folder))
+    trained = [mode for mode in engine.modes if mode not in set(untrained_modes(model))]
+    known = [mode for mode in trained if mode in accuracies]
+    return Opened(engine, known or trained or list(engine.modes), accuracies)
+
+
+def _at_resolutions(
+    name: str, folder: Path, backend: str, threads: int, shrinks: Sequence[int]
+) -> Any:
+    """Open a plain network once for each resolution; all share its weights."""
+    from mimonets.inference import Engine
+    from mimonets.serving.networks import at_resolutions
+
+    if (folder / "manifest.json").exists():
+        raise ValueError(
+            f"{folder} is an export, which has one resolution: pass the run or the saved model, "
+            f"or leave out --shrink."
+        )
+    model = _load(folder)
+    spec = model.input_spec
+    if model.num_streams > 1 or spec is None or not hasattr(model.config, "image_size"):
+        raise ValueError(f"--shrink serves a plain network of images, and {folder} is none.")
+    engines = {}
+    for factor in sorted({1, *shrinks}):
+        size = model.config.image_size // factor
+        smaller = type(model)(replace(model.config, image_size=size)).eval()
+        smaller.load_state_dict(model.state_dict(), assign=True)  # the same memory
+        smaller.input_spec = replace(spec, shape=(spec.shape[0], size, size))
+        engines[factor] = Engine(smaller, "torch" if backend == "auto" else backend, threads)
+    return at_resolutions(name, engines, _accuracies(weights_in(folder)))
+
+
+def _load(folder: Path) -> Any:
+    """Load a run's or a saved model, and find out what it takes."""
+    import mimonets as mn
 
     weights = weights_in(folder)
     model = mn.load(weights)
     if model.input_spec is None and isinstance(model, Model):  # others say by their example
         model.input_spec = _described(weights)
-    engine = Engine(model, "torch" if backend == "auto" else backend, threads)
-    accuracies = _accuracies(weights)
-    trained = [mode for mode in engine.modes if mode not in set(untrained_modes(model))]
-    known = [mode for mode in trained if mode in accuracies]
-    return Opened(engine, known or trained or list(engine.modes), accuracies)
+    return model
 
 
 def _described_by_manifest(engine: Any) -> Opened:
@@ -134,6 +172,8 @@ def _described(weights: Path) -> Any:
 
 
 def _accuracies(weights: Path) -> dict[int, float]:
+    from mimonets.models.pretrained import card_accuracy
+
     run_folder = run_folder_of(weights)
     if run_folder is None or not (run_folder / "result.json").exists():
         return card_accuracy(weights) or {}

@@ -4,11 +4,15 @@ import argparse
 import os
 import tempfile
 from argparse import Namespace
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mimonets._extras import install_line
-from mimonets.cli._options import add_imports, positive, shrinks
+from mimonets.cli._options import add_imports, positive, replicas, shrinks
+
+DEFAULT = "digits"  # what is served if nothing is named: it ships with the package
 
 EPILOG = """\
 examples:
@@ -17,6 +21,7 @@ examples:
   mimonets serve a=exported/a b=exported/b       two models in one server
   mimonets serve runs/big,runs/small             one model: a big and a small network by load
   mimonets serve runs/plain --shrink 1,2         one model: full and half resolution by load
+  mimonets serve exported --ray 2                two replicas on Ray Serve
   mimonets serve exported --slo-ms 50 --engine openvino --keys keys.json --host 0.0.0.0
 """
 
@@ -68,6 +73,12 @@ def add_parser(subparsers: Any) -> None:
         help="serve one plain network at several resolutions: full, and divided by these",
     )
     parser.add_argument("--demo", action="store_true", help="a page with a load slider")
+    parser.add_argument(
+        "--ray",
+        type=replicas,
+        metavar="N|MIN-MAX",
+        help="scale out: so many replicas on Ray Serve, each with a queue of its own",
+    )
     parser.add_argument("--max-inputs", type=positive, default=256, help="of a request")
     parser.set_defaults(run=run)
 
@@ -75,20 +86,40 @@ def add_parser(subparsers: Any) -> None:
 def run(args: Namespace) -> None:
     """Serve until told to stop."""
     try:
-        from mimonets.serving.run import is_loopback, run_server
+        from mimonets.serving.run import run_server
     except ImportError as error:
         raise ValueError(
             f"Serving needs more packages ({error.name}): {install_line('serve')}."
         ) from None
-    from functools import partial
-
-    from mimonets.cli._opening import name_and_folders, open_network
+    from mimonets.cli._opening import name_and_folders
     from mimonets.serving.demo import DemoLoad
+
+    if args.ray:
+        _run_on_ray(args)
+        return
+    server = make_server(args)
+    chosen = ", ".join(server.loaders)
+    address = f"http://{args.host}:{args.port}"
+    server.on_ready = lambda: print(f"Serving {chosen} at {address}. Ctrl-C stops.", flush=True)
+    print(f"Loading {chosen} ...", flush=True)
+    with tempfile.TemporaryDirectory() as place:
+        demo = None
+        if args.demo:
+            name, folders = name_and_folders((args.models or [DEFAULT])[0])
+            samples = write_samples(folders[0], Path(place) / "samples.npz")
+            demo = DemoLoad(f"http://127.0.0.1:{args.port}/v2/models/{name}", str(samples))
+        run_server(server, host=args.host, port=args.port, demo=demo)
+
+
+def make_server(args: Namespace) -> Any:
+    """Make the server that the arguments describe; its models are loaded when it starts."""
+    from mimonets.cli._opening import name_and_folders, open_network
     from mimonets.serving.policy import PolicySettings
+    from mimonets.serving.run import is_loopback
     from mimonets.serving.server import Server, ServerSettings
     from mimonets.serving.tenants import read_keys
 
-    chosen = dict(name_and_folders(text) for text in args.models or ["digits"])
+    chosen = dict(name_and_folders(text) for text in args.models or [DEFAULT])
     if len(chosen) < len(args.models):
         raise ValueError("Two models have the same name: write NAME=DIR to name them.")
     threads = args.threads or max(1, (os.cpu_count() or 2) - 1)
@@ -112,19 +143,52 @@ def run(args: Namespace) -> None:
         max_inputs=args.max_inputs,
         hosts=("localhost", "127.0.0.1", "::1", args.host) if is_private else None,
     )
-    server = Server(loaders, settings, tenants)
-    address = f"http://{args.host}:{args.port}"
-    server.on_ready = lambda: print(
-        f"Serving {', '.join(chosen)} at {address}. Ctrl-C stops.", flush=True
+    return Server(loaders, settings, tenants)
+
+
+def on_ray(settings: Mapping[str, str]) -> Any:
+    """Make an application for ``serve run mimonets.cli.serve:on_ray models=DIR replicas=2``.
+
+    Settings are the options of ``mimonets serve``, with _ for -; ``models`` are parted by spaces.
+    """
+    from mimonets.serving import ray
+
+    words = settings.get("models", "").split()
+    for name, value in settings.items():
+        if name not in ("models", "replicas"):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    parser = argparse.ArgumentParser(prog="serve run mimonets.cli.serve:on_ray")
+    add_parser(parser.add_subparsers())
+    args = _absolute(parser.parse_args(["serve", *words]))
+    many = replicas(str(settings.get("replicas", 2)))
+    return ray.on_ray(partial(make_server, args), replicas=many, cpus=args.threads or 1)
+
+
+def _run_on_ray(args: Namespace) -> None:
+    from mimonets.serving.ray import run_on_ray
+
+    if args.demo:
+        raise ValueError("--demo shows one server's queue: leave it out, or leave out --ray.")
+    args = _absolute(args)
+    args.threads = args.threads or 1
+    make_server(args)  # mistakes are named here, not in a replica's log
+    run_on_ray(
+        partial(make_server, args),
+        replicas=args.ray,
+        cpus=args.threads,
+        host=args.host,
+        port=args.port,
     )
-    print(f"Loading {', '.join(chosen)} ...", flush=True)
-    with tempfile.TemporaryDirectory() as place:
-        demo = None
-        if args.demo:
-            name, folders = next(iter(chosen.items()))
-            samples = write_samples(folders[0], Path(place) / "samples.npz")
-            demo = DemoLoad(f"http://127.0.0.1:{args.port}/v2/models/{name}", str(samples))
-        run_server(server, host=args.host, port=args.port, demo=demo)
+
+
+def _absolute(args: Namespace) -> Namespace:
+    """Name models by whole paths: replicas run in another folder."""
+    from mimonets.cli._opening import name_and_folders
+
+    named = (name_and_folders(text) for text in args.models or [DEFAULT])
+    models = [f"{name}={','.join(str(f.resolve()) for f in folders)}" for name, folders in named]
+    keys = str(Path(args.keys).resolve()) if args.keys else None
+    return Namespace(**{**vars(args), "models": models, "keys": keys, "run": None})
 
 
 def write_samples(folder: Path, path: Path) -> Path:
