@@ -50,6 +50,19 @@ class Residual(nn.Module):
         return self.head(x.mean(dim=(2, 3)))
 
 
+class Twice(nn.Module):
+    """Maps of two sizes go through the same block, one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 3, padding=1)
+        self.block = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(self.block(self.block(self.stem(x))).mean(dim=(2, 3)))
+
+
 class Encoder(nn.Module):
     """A BERT-like encoder whose layers take the mask of every sequence beside their features."""
 
@@ -253,6 +266,9 @@ def test_gradients_reach_every_part():
         (lambda: superposed_cnn(unbinding="classifier", unbind_before="6"), "nn.Linear"),
         (lambda: superposed_cnn(num_streams=0), "num_streams=0 must be an integer >= 1"),
         (lambda: superposed_cnn(binding="sum"), "binding='sum' is not known"),
+        (lambda: superposed_cnn(bindng="hrr"), "no setting 'bindng' (did you mean 'binding'?)"),
+        (lambda: mn.superpose("resnet", num_streams=2), "takes a torch.nn.Module, not a str"),
+        (lambda: mn.superpose(plain_cnn(), num_streams=1, example=[1]), "example must be a tensor"),
         (
             lambda: mn.superpose(
                 Residual(),
@@ -262,6 +278,26 @@ def test_gradients_reach_every_part():
                 example=torch.randn(1, 1, 8, 8),
             ),
             "a skip connection or a side input crosses bind_after='first'",
+        ),
+        (
+            lambda: mn.superpose(
+                Twice(),
+                num_streams=2,
+                bind_after="block",
+                unbind_before="head",
+                example=torch.randn(1, 1, 8, 8),
+            ),
+            "bind_after='block' runs 2 times in a pass",
+        ),
+        (
+            lambda: mn.superpose(
+                Twice(),
+                num_streams=2,
+                bind_after="stem",
+                unbind_before="block",
+                example=torch.randn(1, 1, 8, 8),
+            ),
+            "unbind_before='block' runs 2 times in a pass",
         ),
         (
             lambda: mn.superpose(plain_cnn(), num_streams=2, bind_after="2", unbind_before="8"),

@@ -16,8 +16,9 @@ import torch
 
 import mimonets as mn
 from mimonets._inputs import InputSpec
+from mimonets.cli._opening import name_and_folders, open_network
 from mimonets.cli.main import main
-from mimonets.cli.serve import name_and_folders, open_network, write_samples
+from mimonets.cli.serve import write_samples
 from mimonets.recipes import load_recipe
 from serving.test_clients import TINY
 
@@ -143,3 +144,14 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
     assert samples["inputs"].dtype == np.uint8
     pair = open_network("pair", [run_folder, run_folder / "model"], "torch", 1)
     assert [point.group for point in pair.points] == [1, 1]
+
+
+def test_shipped_models_are_served_with_the_accuracy_of_their_card():
+    (_, folders) = name_and_folders("digits")
+    network = open_network("digits", folders, "torch", 1)
+    assert {point.group: point.accuracy for point in network.points} == {
+        1: 0.983,
+        2: 0.973,
+        3: 0.97,
+        4: 0.963,
+    }

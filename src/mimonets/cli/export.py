@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_json, modes
+from mimonets.cli._options import add_data, add_imports, add_json, modes
 
 CALIBRATION_INPUTS = 512
 
@@ -20,7 +20,9 @@ def add_parser(subparsers: Any) -> None:
         "with PyTorch before anything is written, and for a run its accuracy is measured on the "
         "test data. mimonets.Engine(OUT) runs the folder, without PyTorch too.",
     )
-    parser.add_argument("source", metavar="DIR", help="a run's folder, or a saved model")
+    parser.add_argument(
+        "source", metavar="DIR", help="a run's folder, a saved model, or the name of a shipped one"
+    )
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
     parser.add_argument(
         "--format",
@@ -41,6 +43,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--active-streams", type=modes, metavar="1,2,max", help="only these modes; by default all"
     )
+    add_imports(parser)
     add_data(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -50,20 +53,21 @@ def run(args: Namespace) -> None:
     """Export a network, and say what each mode is worth."""
     from mimonets.inference import export, read_manifest
     from mimonets.models import load
+    from mimonets.models.pretrained import card_accuracy, find_folder
 
-    source = Path(args.source)
+    source = find_folder(args.source)
     is_run = (source / "recipe.yaml").is_file()
     if args.int8 and not is_run:
         raise ValueError(
             f"--int8 is calibrated and checked on a run's data, and {source} is no run: pass the "
             f"folder that `mimonets train` wrote, or call mimonets.export with calibration=..."
         )
-    calibration, evaluation, spec = None, None, None
+    calibration, evaluation, validation, spec = None, None, None, None
     if is_run:
         from mimonets.recipes.execute import choose_model
 
         source = choose_model(source)[1]
-        calibration, evaluation, spec = _data(args)
+        calibration, evaluation, validation, spec = _data(args)
     model = load(source)
     chosen = [model.num_streams if mode is None else mode for mode in args.active_streams or ()]
     folder = export(
@@ -73,6 +77,8 @@ def run(args: Namespace) -> None:
         int8=args.int8,
         calibration=calibration,
         evaluation=evaluation,
+        validation=validation,
+        accuracy=None if is_run else card_accuracy(source),
         max_loss=args.max_loss,
         modes=chosen or None,
         inputs=None if evaluation is None else evaluation[0][0],
@@ -87,7 +93,7 @@ def run(args: Namespace) -> None:
     print(f"Next: mimonets.Engine({str(folder)!r}), or `mimonets serve {folder}`.")
 
 
-def _data(args: Namespace) -> tuple[list[Any], list[Any], Any]:
+def _data(args: Namespace) -> tuple[list[Any], list[Any], list[Any] | None, Any]:
     """Load what to calibrate and to evaluate on, and how inputs were prepared."""
     from mimonets.data import load_data
     from mimonets.recipes import data_settings
@@ -108,7 +114,15 @@ def _data(args: Namespace) -> tuple[list[Any], list[Any], Any]:
         if sum(len(part[0]) for part in calibration) >= CALIBRATION_INPUTS:
             break
     evaluation = list(make_batches(splits.test, training).epoch(0))
-    return calibration, evaluation, describe_inputs(recipe, training)
+    validation = None
+    if splits.validation is not None:
+        validation = list(make_batches(splits.validation, training).epoch(0))
+    else:
+        print(
+            "No cascade thresholds: the run kept no validation data (data.validation=0).",
+            file=sys.stderr,
+        )
+    return calibration, evaluation, validation, describe_inputs(recipe, training)
 
 
 def _table(folder: Path, manifest: Any) -> Any:

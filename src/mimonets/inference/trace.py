@@ -40,7 +40,7 @@ def trace(
     if masked:
         arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
         shapes["mask"] = shape
-    with _quiet():
+    with _quiet(), torch.no_grad():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
                 OneMode(model, active_streams), arguments, dynamic_shapes=shapes

@@ -28,7 +28,8 @@ from mimonets._messages import first_line, short
 from mimonets.models.base import Model
 from mimonets.models.builders import build, describe_example, make_example
 from mimonets.models.registry import MODELS
-from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
+from mimonets.models.superposed import Superposed, superpose
+from mimonets.models.superposed_config import SuperposedConfig
 from mimonets.models.weights_file import WeightsFile
 
 FORMAT_VERSION = 2
@@ -132,7 +133,8 @@ def _rebuild(
     if network is None and not config.builder:
         raise ValueError(
             f"{path.parent} holds a superposed network without a builder: load it from Python and "
-            f"pass network=, the network as it was before superpose()."
+            f"pass network=, the network as it was before superpose(); for the command line, "
+            f"mimonets.export it from there, or save it with builder=."
         )
     try:
         if network is None:

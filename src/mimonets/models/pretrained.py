@@ -10,8 +10,10 @@ import torch
 
 from mimonets._messages import did_you_mean
 from mimonets.models.base import Model
+from mimonets.models.card import ModelCard
 from mimonets.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load
 
+CARD_FILE = "README.md"
 WEIGHTS = Path(__file__).parent / "weights"
 
 
@@ -31,6 +33,20 @@ def pretrained_folder(name: str) -> Path:
     return WEIGHTS / name
 
 
+def find_folder(name: str | Path) -> Path:
+    """Find a folder by its path, or by the name of a model that ships with the package."""
+    is_shipped = not Path(name).exists() and str(name) in pretrained_names()
+    return pretrained_folder(str(name)) if is_shipped else Path(name)
+
+
+def card_accuracy(folder: Path) -> dict[int, float] | None:
+    """Read from the model card in a folder how accurate every mode is; None if it does not say."""
+    card = folder / CARD_FILE
+    if not card.is_file():
+        return None
+    return ModelCard.read_accuracy(card.read_text(encoding="utf-8")) or None
+
+
 def load_pretrained(name: str, *, device: str | torch.device = "cpu") -> Model:
     """Load a model that ships with the package, in evaluation mode."""
     return load(pretrained_folder(name), device=device)
@@ -38,7 +54,7 @@ def load_pretrained(name: str, *, device: str | torch.device = "cpu") -> Model:
 
 def read_card(name: str) -> str:
     """Read the model card of a model that ships with the package."""
-    return (pretrained_folder(name) / "README.md").read_text(encoding="utf-8")
+    return (pretrained_folder(name) / CARD_FILE).read_text(encoding="utf-8")
 
 
-FILES = (CONFIG_FILE, WEIGHTS_FILE, "README.md")  # what each folder holds
+FILES = (CONFIG_FILE, WEIGHTS_FILE, CARD_FILE)  # what each folder holds

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from mimonets._messages import did_you_mean, shorten
 from mimonets.data import AugmentConfig, DataConfig
-from mimonets.models import MODELS, read_config
+from mimonets.models import MODELS, SuperposedConfig, load, read_config
 from mimonets.recipes.families import find_recipe
 from mimonets.training.config import TrainConfig
 
@@ -106,7 +106,10 @@ def make_recipe(
 
 
 def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
-    """Get the model config of a recipe, or of a folder that :func:`mimonets.save` wrote."""
+    """Get the model config of a recipe, or of a folder that :func:`mimonets.save` wrote.
+
+    A network of others is more than its config: it is loaded, by its builder.
+    """
     folder = Path(recipe_or_folder)
     if folder.is_dir():
         if overrides:
@@ -114,7 +117,9 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
                 f"{recipe_or_folder} holds a model as it was saved: --set works with recipes only."
             )
         inner = folder / "model"  # a run keeps its final model there
-        return read_config(inner if inner.is_dir() else folder)
+        place = inner if inner.is_dir() else folder
+        config = read_config(place)
+        return load(place) if isinstance(config, SuperposedConfig) else config
     return load_recipe(recipe_or_folder, overrides).model
 
 
