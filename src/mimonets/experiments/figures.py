@@ -1,5 +1,7 @@
 """Draw what an experiment measured, beside what the paper reports."""
 
+import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,19 @@ def draw_against_macs(record: Record, path: Path) -> Path:
     """Draw accuracy against multiply-accumulates per input, every row with its name."""
     figure, axes = new_axes(width=7.6, height=5.0)
     rows = [row for row in record["rows"] if "ours" in row]
-    _draw_groups(axes, rows, "macs", unit=1e6)
+    draw_named_points(axes, rows, "macs", unit=1e6)
+    axes.set_xlabel("MMAC per input")
+    _finish(axes, record)
+    return save_figure(figure, path)
+
+
+def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
+    """Draw accuracy against ``x`` on a scale of doublings, one line per group, rows named."""
+    _draw_groups(axes, rows, x, unit)
     for row in rows:
         axes.annotate(
             row["what"],
-            (row["macs"] / 1e6, row["ours"]),
+            (row[x] / unit, row["ours"]),
             xytext=(6, -10),
             textcoords="offset points",
             fontsize=7,
@@ -39,14 +49,14 @@ def draw_against_macs(record: Record, path: Path) -> Path:
             bbox=BEHIND_TEXT,
         )
     axes.set_xscale("log", base=2)
-    ticks = [8, 16, 32, 64]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xlim(
-        min(row["macs"] for row in rows) / 1.2e6, max(row["macs"] for row in rows) / 4.8e5
-    )
-    axes.set_xlabel("MMAC per input")
-    _finish(axes, record)
-    return save_figure(figure, path)
+    low, high = (pick(row[x] for row in rows) / unit for pick in (min, max))
+    ticks = [
+        2.0**power for power in range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1)
+    ]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlim(low / 1.2, high * 2.1)
+    axes.set_ylabel("test accuracy, %")
+    axes.grid(alpha=0.3)
 
 
 def draw_bars(record: Record, path: Path) -> Path:
@@ -103,9 +113,7 @@ def draw_uncertainty(record: Record, path: Path) -> Path:
         axes.set_xlabel(some[0]["unit"], fontsize=8)
         axes.tick_params(labelsize=8)
         if name == sets[0]:
-            axes.set_title(
-                measure.replace(", ", ",\n").replace("likelihood", "\nlikelihood"), fontsize=9
-            )
+            axes.set_title(textwrap.fill(measure, 20), fontsize=9)
         if measure == measures[0]:
             axes.set_ylabel(name)
     handles = [
