@@ -128,6 +128,7 @@ def _at_resolutions(
 def _load(folder: Path) -> Any:
     """Load a run's or a saved model, and find out what it takes."""
     import mimonets as mn
+    from mimonets.models.base import Model
 
     weights = weights_in(folder)
     model = mn.load(weights)
