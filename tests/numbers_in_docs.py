@@ -109,16 +109,41 @@ def engines_memory_table():
 
 
 def engines_digits_table():
-    """One group of the digits network."""
+    """One group of the digits network: calls in a row, and in turn with other engines."""
+    found = result("bench-engines")["digits"]
     rows = [
         [
             f"`{engine_name(name)}`",
-            f"{row['milliseconds']:.2f}",
-            f"{row['over_eager']['median']:.1f}",
+            *(
+                cell
+                for what in ("in a row", "in turn")
+                for cell in (
+                    f"{found[what][name]['milliseconds']:.2f}",
+                    f"{found[what][name]['over_eager']['median']:.1f}",
+                )
+            ),
         ]
-        for name, row in result("bench-engines")["digits"].items()
+        for name in found["in a row"]
     ]
-    return table(["engine", "ms", "times as fast as eager"], rows)
+    header = ["engine", "in a row, ms", "times as fast as eager", "in turn, ms"]
+    return table([*header, "times as fast as eager"], rows)
+
+
+def engines_compiled_table():
+    """torch.compile against eager."""
+    names = {"wideresnet": "WideResNet-28-10", "mimoconv": "MIMOConv-28-10, 4 active"}
+    rows = [
+        [
+            f"`{engine_name(title.partition(', ')[0])}`",
+            names[title.partition(", ")[2]],
+            f"{row['inputs_per_second']:.1f}",
+            f"{row['over_eager_wideresnet']['median']:.2f}",
+            f"{row['first_answer_cpu_seconds']:.0f}",
+        ]
+        for title, row in result("bench-engines")["compiled"].items()
+    ]
+    header = ["engine", "network", "inputs/s", "× eager WideResNet", "first answer after, s"]
+    return table(header, rows, left=2)
 
 
 def engines_accuracy_table():
@@ -515,6 +540,7 @@ PLACES = {
         engines_table,
         engines_memory_table,
         engines_digits_table,
+        engines_compiled_table,
         engines_accuracy_table,
         engines_former_table,
         engines_large_batch,

@@ -43,7 +43,7 @@ def trace(
     with _quiet(), torch.no_grad():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
-                OneMode(model, active_streams), arguments, dynamic_shapes=shapes
+                OneMode(model, active_streams, size), arguments, dynamic_shapes=shapes
             )
         except Exception as error:  # whatever the network does that cannot be traced
             raise ValueError(

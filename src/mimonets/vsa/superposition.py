@@ -64,12 +64,26 @@ def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
     if x.shape[0] == 0:
         raise ValueError("An empty batch has no groups: pass at least one input.")
     groups, left_over = x.shape[0] // active, x.shape[0] % active
+    if _is_all(x, groups * active):
+        return [x.unflatten(0, (groups, active))]
     parts = []
     if groups:
         parts.append(x[: groups * active].unflatten(0, (groups, active)))
     if left_over:
         parts.append(x[groups * active :].unsqueeze(0))
     return parts
+
+
+def _is_all(x: Tensor, count: int) -> bool:
+    """Whether the first ``count`` are all of x; while a graph is traced, whether that is certain.
+
+    Exported graphs would copy x to take a slice of all of it.
+    """
+    if isinstance(count, int):
+        return x.shape[0] == count
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(x.shape[0] == count)
 
 
 def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None) -> Tensor:
