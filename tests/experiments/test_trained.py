@@ -207,7 +207,7 @@ def test_a_network_is_judged_on_foreign_images_where_the_plan_asks(tmp_path):
             "calibration error": 100 * found["clean"]["calibration_error"],
             "accuracy, damaged": 100 * damaged(found, "accuracy"),
             "negative log-likelihood, damaged": damaged(found, "negative_log_likelihood"),
-            "foreign images found": 100 * found["foreign"],
+            "foreign images found, AUROC": 100 * found["foreign"],
         }
     )
     assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)

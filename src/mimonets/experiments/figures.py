@@ -85,7 +85,7 @@ def draw_bars(record: Record, path: Path) -> Path:
 
 
 def draw_uncertainty(record: Record, path: Path) -> Path:
-    """Draw a panel per data set and measure, a bar per network with its spread over the seeds.
+    """Draw a panel per data set and measure, a dot per network with its spread over the seeds.
 
     Titles of rows are "network, data" for the accuracy and "network, data: measure" for the rest.
     """
@@ -101,15 +101,12 @@ def draw_uncertainty(record: Record, path: Path) -> Path:
     for (name, measure), some in panels.items():
         axes = grid[sets.index(name)][measures.index(measure)]
         for place, row in enumerate(some):
-            axes.barh(place, row["ours"], color=colours[row.get("group", "")], alpha=0.75)
-            if "deviation" in row:
-                axes.errorbar(row["ours"], place, xerr=row["deviation"], color="dimgray", capsize=3)
-        values = [row["ours"] for row in some]
-        room = 0.3 * (max(values) - min(values)) + 0.02 * max(values)
-        if "accuracy" in measure or "foreign" in measure:  # all near the top: cut the axis
-            axes.set_xlim(max(0.0, min(values) - room), min(100.0, max(values) + room))
+            colour, spread = colours[row.get("group", "")], row.get("deviation")
+            axes.errorbar(row["ours"], place, xerr=spread, color=colour, marker="o", capsize=3)
+        axes.margins(x=0.15)
         axes.set_yticks([])
         axes.set_ylim(len(some) - 0.4, -0.6)
+        axes.grid(axis="x", alpha=0.3)
         axes.set_xlabel(some[0]["unit"], fontsize=8)
         axes.tick_params(labelsize=8)
         if name == sets[0]:
@@ -117,7 +114,7 @@ def draw_uncertainty(record: Record, path: Path) -> Path:
         if measure == measures[0]:
             axes.set_ylabel(name)
     handles = [
-        figure.axes[0].barh([0], [0], color=colour, alpha=0.75, label=group)
+        grid[0][0].plot([], [], color=colour, marker="o", label=group)[0]
         for group, colour in colours.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

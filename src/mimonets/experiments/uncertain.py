@@ -71,5 +71,5 @@ MEASURES: dict[str, tuple[str, Callable[[Record], float]]] = {
         "nats",
         lambda one: damaged_mean(one, "negative_log_likelihood"),
     ),
-    "foreign images found": ("%", lambda one: 100 * one["foreign"]),
+    "foreign images found, AUROC": ("%", lambda one: 100 * one["foreign"]),
 }
