@@ -136,6 +136,15 @@ def test_bad_input_gets_a_sentence(exported, inputs, options, message):
         Engine(exported, "onnxruntime")(inputs, **options)
 
 
+def test_freed_memory_is_kept_where_that_is_asked_for(small_conv, monkeypatch):
+    asked = []
+    monkeypatch.setattr("mimonets.inference.engine.keep_freed_memory", lambda: asked.append(1))
+    Engine(small_conv)
+    assert asked == []
+    Engine(small_conv, keep_memory=True)
+    assert asked == [1]
+
+
 def test_bad_settings_get_a_sentence(exported, tmp_path):
     with pytest.raises(ValueError, match=r"no backend 'onnx' \(did you mean 'onnxruntime'\?\)"):
         Engine(exported, "onnx")
