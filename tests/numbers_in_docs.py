@@ -109,16 +109,41 @@ def engines_memory_table():
 
 
 def engines_digits_table():
-    """One group of the digits network."""
+    """One group of the digits network: calls in a row, and in turn with other engines."""
+    found = result("bench-engines")["digits"]
     rows = [
         [
             f"`{engine_name(name)}`",
-            f"{row['milliseconds']:.2f}",
-            f"{row['over_eager']['median']:.1f}",
+            *(
+                cell
+                for what in ("in a row", "in turn")
+                for cell in (
+                    f"{found[what][name]['milliseconds']:.2f}",
+                    f"{found[what][name]['over_eager']['median']:.1f}",
+                )
+            ),
         ]
-        for name, row in result("bench-engines")["digits"].items()
+        for name in found["in a row"]
     ]
-    return table(["engine", "ms", "times as fast as eager"], rows)
+    header = ["engine", "in a row, ms", "times as fast as eager", "in turn, ms"]
+    return table([*header, "times as fast as eager"], rows)
+
+
+def engines_compiled_table():
+    """torch.compile against eager."""
+    names = {"wideresnet": "WideResNet-28-10", "mimoconv": "MIMOConv-28-10, 4 active"}
+    rows = [
+        [
+            f"`{engine_name(title.partition(', ')[0])}`",
+            names[title.partition(", ")[2]],
+            f"{row['inputs_per_second']:.1f}",
+            f"{row['over_eager_wideresnet']['median']:.2f}",
+            f"{row['first_answer_cpu_seconds']:.0f}",
+        ]
+        for title, row in result("bench-engines")["compiled"].items()
+    ]
+    header = ["engine", "network", "inputs/s", "× eager WideResNet", "first answer after, s"]
+    return table(header, rows, left=2)
 
 
 def engines_accuracy_table():
@@ -432,6 +457,72 @@ def measured_rows(name):
     return table(["network", "inputs per pass", "MMAC/input", "test accuracy, %", "seeds"], rows)
 
 
+def gears_table():
+    """One set of weights in two gears, and the pair: accuracy, speed and memory."""
+    speeds = {row["what"]: row for row in result("gears-speed")["rows"]}
+    rows = [
+        [
+            row["what"],
+            f"{row['macs'] / 1e6:.2f}",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+            f"{speeds[row['what']]['inputs_per_second']:.0f}",
+            f"{speeds[row['what']]['weight_bytes'] / 1e3:.0f}",
+        ]
+        for row in result("gears")["rows"]
+        if "ours" in row
+    ]
+    header = ["network", "MMAC/input", "test accuracy, %", "seeds", "inputs/s", "weights, kB"]
+    return table(header, rows)
+
+
+def ensemble_table():
+    """Slow mode beside a plain network: one line per network, one column per measure."""
+    found = {}
+    for row in result("ensemble")["rows"]:
+        if "ours" in row:
+            title, _, measure = row["what"].partition(": ")
+            found.setdefault(title, {})[measure or "accuracy"] = row
+    measures = list(next(iter(found.values())))
+    rows = [
+        [
+            title,
+            f"{cells['accuracy']['macs'] / 1e6:.2f}",
+            str(cells["accuracy"]["seeds"]),
+            *(written_short(cells[measure]) for measure in measures),
+        ]
+        for title, cells in found.items()
+    ]
+    units = {name: row["unit"] for name, row in next(iter(found.values())).items()}
+    return table(["network", "MMAC/input", "seeds", *(f"{m}, {units[m]}" for m in measures)], rows)
+
+
+def written_short(row):
+    digits = 3 if row["unit"] == "nats" else 1
+    spread = f" ± {row['deviation']:.{digits}f}" if "deviation" in row else ""
+    return f"{row['ours']:.{digits}f}{spread}"
+
+
+def speed_rows(name):
+    """Accuracy beside measured speed of what has been run of an experiment."""
+    speeds = {row["what"]: row for row in result(f"{name}-speed")["rows"]}
+    rows = [
+        [
+            row["what"],
+            str(row["streams"]),
+            f"{row['macs'] / 1e6:.2f}",
+            f"{speeds[row['what']]['inputs_per_second']:.0f}",
+            f"`{speeds[row['what']]['engine']}`",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+        ]
+        for row in result(name)["rows"]
+        if "ours" in row
+    ]
+    header = ["network", "inputs per pass", "MMAC/input", "inputs/s", "engine"]
+    return table([*header, "test accuracy, %", "seeds"], rows)
+
+
 PLACES = {
     "docs/when-it-pays.md": [lambda: measured_rows("mnist-map"), published_table],
     "README.md": [headline_table, plain_at_that_cost, engines_summary],
@@ -449,6 +540,7 @@ PLACES = {
         engines_table,
         engines_memory_table,
         engines_digits_table,
+        engines_compiled_table,
         engines_accuracy_table,
         engines_former_table,
         engines_large_batch,

@@ -85,6 +85,27 @@ def modes(text: str) -> list[int | None]:
         ) from None
 
 
+def shrinks(text: str) -> tuple[int, ...]:
+    """Read whole factors to shrink images by, such as 1,2."""
+    words = text.split(",")
+    if not all(word.isdigit() and 1 <= int(word) <= 64 for word in words):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of factors: write integers with commas, as in 1,2"
+        )
+    return tuple(sorted({int(word) for word in words}))
+
+
+def replicas(text: str) -> int | tuple[int, int]:
+    """Read a number of replicas, or the fewest and the most: 2 or 1-4."""
+    words = text.split("-")
+    if not 1 <= len(words) <= 2 or not all(w.isdigit() and 1 <= int(w) <= 1000 for w in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of replicas: write 2, or 1-4")
+    fewest, most = int(words[0]), int(words[-1])
+    if fewest > most:
+        raise argparse.ArgumentTypeError(f"{text!r}: the fewest come first, as in 1-4")
+    return fewest if len(words) == 1 else (fewest, most)
+
+
 def positive(text: str) -> int:
     """Read an integer from 1 to a million: of rounds, seeds or inputs more are a mistake."""
     if not text.isdigit() or not 1 <= len(text) <= 7 or not 1 <= int(text) <= 1_000_000:

@@ -3,8 +3,10 @@
 A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
 number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
-the same seed, teaches. ``averages`` are over all trials whose titles begin with ``over``;
-``differences`` are the points by which the trial titled ``of`` lies above the one titled ``from``.
+the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
+on damaged images and on those foreign ones. ``averages`` are over all trials whose titles begin
+with ``over``; ``differences`` are the points by which the trial titled ``of`` lies above the one
+titled ``from``.
 """
 
 from collections.abc import Mapping
@@ -30,6 +32,7 @@ PLAN_KEYS: Keys = {
 TRIAL_KEYS: Keys = {
     **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
     **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str, "teacher": str},
+    **{"foreign": str},
 }
 AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
 DIFFERENCE_KEYS: Keys = {"title": str, "of": str, "from": str, "paper": (int, float)}
@@ -53,6 +56,7 @@ class Trial:
     scaled_down: bool = False
     note: str = ""
     teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
+    foreign: str = ""  # images of no class: judge the network on these and on damaged ones too
 
     @cached_property
     def modes(self) -> tuple[int, ...]:
@@ -245,6 +249,7 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
         scaled_down=content.get("scaled_down", False),
         note=content.get("note", ""),
         teacher=content.get("teacher", ""),
+        foreign=content.get("foreign", ""),
     )
 
 

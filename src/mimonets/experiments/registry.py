@@ -65,6 +65,7 @@ def trained(plan: Plan) -> Experiment:
         measure=partial(measure_plan, plan),
         draw=DRAWINGS[plan.axis],
         commands=tuple(trial.command() for trial in plan.trials),
+        plan=plan,
     )
 
 

@@ -11,11 +11,13 @@ from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row, accuracy_row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
+from mimonets.experiments.uncertain import measure_uncertainty, uncertainty_rows
 from mimonets.recipes import data_settings
 from mimonets.recipes.execute import measure_gears, measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
+UNCERTAINTY = "uncertainty.json"
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
 
@@ -65,20 +67,23 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
             write_text(folder / "diverged.json", json.dumps({"reason": str(error)}) + "\n")
             options.tell(f"diverged {_label(trial, seed)}: {error}")
             return
-    if not (folder / "test.json").exists():
-        if trial.gears:
-            measured = measure_gears(folder, "test", data)
-        else:
-            measured = measure_run(folder, "test", trial.modes, data)
-        tested = {
-            "environment": environment(),
-            "gears" if trial.gears else "modes": {
-                str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured
-            },
-        }
+    tested = _read(folder / "test.json") if (folder / "test.json").exists() else {}
+    kind = "gears" if trial.gears else "modes"
+    missing = [one for one in trial.gears or trial.modes if str(one) not in tested.get(kind, {})]
+    if missing:
+        measured = (
+            measure_gears(folder, "test", data)
+            if trial.gears
+            else measure_run(folder, "test", missing, data)
+        )
+        found = {str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured}
+        tested = {"environment": environment(), kind: {**tested.get(kind, {}), **found}}
         write_text(folder / "test.json", json.dumps(tested, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({mode})" for mode, found, _ in measured)
         options.tell(f"tested {_label(trial, seed)}: {accuracies}")
+    if trial.foreign and not (folder / UNCERTAINTY).exists():
+        judged = measure_uncertainty(folder, trial.modes, trial.foreign, options.data_dir, data)
+        write_text(folder / UNCERTAINTY, json.dumps(judged, indent=1) + "\n")
 
 
 def teacher_settings(trial: Trial, seed: int, runs: Path) -> tuple[str, ...]:
@@ -98,8 +103,13 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     """Collect what a finished run left behind; None if it has not finished."""
     folder = run_folder(trial, seed, runs)
     diverged = (folder / "diverged.json").exists()
-    if not diverged and not (folder / "test.json").exists():
-        return None
+    points = trial.gears or trial.modes
+    tested = {}
+    if not diverged:
+        found = _read(folder / "test.json") if (folder / "test.json").exists() else {}
+        tested = found.get("gears" if trial.gears else "modes", {})
+        if any(str(point) not in tested for point in points):
+            return None
     where = _read(folder / "environment.json")
     epochs = RunFolder(folder, writes=False).history()
     stride = max(1, -(-len(epochs) // HISTORY_ROWS))
@@ -111,9 +121,11 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "steps": result["steps"],
             "skipped": result["skipped"],
             "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
-            "test": _read(folder / "test.json")["gears" if trial.gears else "modes"],
+            "test": tested,
             **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
+        if trial.foreign and (folder / UNCERTAINTY).exists():
+            outcome["uncertainty"] = _read(folder / UNCERTAINTY)
     return {
         "trial": trial.name,
         "recipe": trial.recipe,
@@ -153,6 +165,10 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 note=note,
             )
         )
+        if trial.foreign:
+            judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
+            macs = found[0]["macs"] if found else None
+            rows += uncertainty_rows(title, mode, judged, trial.group, macs)
     return rows
 
 

@@ -7,7 +7,7 @@ PyTorch: a folder that exists is a folder that answers as the network does.
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +35,8 @@ def export(
     int8: bool | Sequence[str] | None = None,
     calibration: Iterable[Any] | None = None,
     evaluation: Iterable[Batch] | None = None,
+    validation: Iterable[Batch] | None = None,
+    accuracy: Mapping[int, float] | None = None,
     max_loss: float = 0.3,
     modes: Sequence[int] | None = None,
     inputs: Any = None,
@@ -47,13 +49,17 @@ def export(
 
     Args:
         model: one of ours, or any ``torch.nn.Module`` with ``num_streams``, ``example_inputs`` and
-            ``forward(inputs, active_streams=...)``; sequences also take ``mask=``.
+            ``forward(inputs, active_streams=...)``; sequences also take ``mask=``. Or the folder of
+            a saved model, or the name of one that ships with the package.
         folder: made if it is not there; an earlier export in it is replaced.
         formats: ``"onnx"`` (what ONNX Runtime and OpenVINO run), ``"openvino"``, ``"pt2"``.
         int8: also write int8 graphs; True for all runtimes that are installed, or their names.
         calibration: int8: batches of inputs, or of (inputs, labels), from the training data.
         evaluation: batches of (inputs, labels), or (tokens, mask, labels): the accuracy of every
             mode is measured on them and written into the manifest. int8 needs it.
+        validation: other batches of (inputs, labels), neither trained nor evaluated on: which
+            confidence of a fast answer makes a slow one worth it is calibrated on them.
+        accuracy: active streams -> fraction right, where it is known from elsewhere.
         max_loss: int8: the loss of accuracy, in points, above which nothing is written.
         modes: numbers of active streams; by default all.
         inputs: real inputs to compare with PyTorch on; random ones by default.
@@ -68,6 +74,11 @@ def export(
     """
     folder = Path(folder)
     _check_arguments(folder, formats, max_loss)
+    if isinstance(model, str | os.PathLike):
+        from mimonets.models import load
+        from mimonets.models.pretrained import find_folder
+
+        model = load(find_folder(model))
     manifest = describe(model, input_spec)
     manifest = replace(manifest, modes=_chosen_modes(manifest, modes))
     check_finite(model)
@@ -78,9 +89,13 @@ def export(
         with evaluating(model, inference=False):
             work = Exporter(model, part, manifest, inputs, tolerance, tell)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
+            if accuracy is not None:
+                work.enter_accuracy(accuracy)
             if evaluation is not None:
                 evaluation = list(evaluation)
                 work.measure_accuracy(evaluation)
+            if validation is not None:
+                work.calibrate_cascade(list(validation))
             for runtime in runtimes:
                 quantise(work, runtime, list(calibration or ()), list(evaluation or ()), max_loss)
             if measure:

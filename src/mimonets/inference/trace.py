@@ -40,10 +40,10 @@ def trace(
     if masked:
         arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
         shapes["mask"] = shape
-    with _quiet():
+    with _quiet(), torch.no_grad():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
-                OneMode(model, active_streams), arguments, dynamic_shapes=shapes
+                OneMode(model, active_streams, size), arguments, dynamic_shapes=shapes
             )
         except Exception as error:  # whatever the network does that cannot be traced
             raise ValueError(

@@ -200,7 +200,7 @@ def measure_run(
         which: best or last; by default what the recipe says, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
-    model, batches = _open_run(folder, split, overrides, which, device)
+    model, batches = open_run(folder, split, overrides, which, device)
     wanted = modes or default_modes(model.num_streams)
     chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
     found = evaluate(model, batches, chosen)
@@ -211,7 +211,7 @@ def measure_gears(
     folder: str | Path, split: str, overrides: Sequence[str] = ()
 ) -> list[tuple[int, ModeAccuracy, float]]:
     """Measure a run's :class:`~mimonets.models.GearedWideResNet`: gear, accuracy and MACs."""
-    model, batches = _open_run(folder, split, overrides)
+    model, batches = open_run(folder, split, overrides)
     gears = {gear: model.in_gear(gear) for gear in range(1, model.num_gears + 1)}
     return [
         (gear, evaluate(network, batches)[1], count_macs(network).paper)
@@ -219,10 +219,10 @@ def measure_gears(
     ]
 
 
-def _open_run(
+def open_run(
     folder: str | Path,
     split: str,
-    overrides: Sequence[str],
+    overrides: Sequence[str] = (),
     which: str | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[Any, ImageBatches | SequenceBatches]:
