@@ -6,7 +6,7 @@ workload each, that are kept in a folder; call it until all are there, then draw
 
 python benchmarks/serving_networks.py NETWORKS
 python benchmarks/serving.py measure NETWORKS PIECES [SECONDS] [SET,...] [WORKLOAD,...]
-python benchmarks/serving.py report PIECES results
+python benchmarks/serving.py report PIECES NETWORKS results
 
 Traces are read from the folder MIMONETS_ARRIVALS. The load comes from this process, on the same
 cores as the servers: its share of the processor is in every row, and so is that of others.
@@ -232,12 +232,52 @@ def timeline(result: LoadResult) -> dict[str, list[float]]:
     ).timeline(1.0)
 
 
-def report(pieces: str, folder: str) -> None:
-    """Gather all pieces into one file and draw them."""
+def simulated(piece: dict, accuracies: dict[int, float], capacity: float) -> dict[str, dict]:
+    """Foretell what every fixed mode and the policy do with the same arrivals.
+
+    A pass takes as long as in the server with fixed N=1, if that was busy all the time, else as
+    long as at the start.
+    """
+    from mimonets.serving.contenders import contenders
+    from mimonets.serving.modes import Mode, ServiceTime, useful_modes
+    from mimonets.serving.simulator import simulate
+
+    rows = {row["contender"]: row for row in piece["rows"]}
+    is_busy = rows["fixed 1"]["refused"] > 0.05
+    answers = rows["fixed 1"]["status"]["200"] / SLOT if is_busy else capacity
+    time = ServiceTime(per_pass=1 / answers)
+    modes = useful_modes([Mode(active, time, value) for active, value in accuracies.items()])
+    names = {
+        f"fixed, {mode.active_streams} active": f"fixed {mode.active_streams}" for mode in modes
+    }
+    schedule = arrivals(piece["workload"], piece["load"], piece["round"], capacity)
+    found = {}
+    for rule, policy in contenders(modes).items():
+        name = {**names, "drain test": "policy"}.get(rule)
+        if name is not None:
+            rng = np.random.default_rng(0)
+            outcome = simulate(policy, schedule, SLO, rng=rng, overhead=0.01, truth=modes)
+            found[name] = outcome.summary()
+    return found
+
+
+def report(pieces: str, networks: str, folder: str) -> None:
+    """Gather all pieces into one file, foretell them, and draw them."""
     from serving_plots import draw
+
+    from mimonets.inference import read_manifest
 
     place = Path(pieces)
     found = [json.loads(path.read_text()) for path in sorted(place.glob("*-*-*.json"))]
+    capacity = json.loads((place / "capacity.json").read_text())["slow_capacity"]
+    modes = read_manifest(Path(networks) / "gears").modes
+    accuracies = {mode.active_streams: mode.accuracy["float32"] for mode in modes}
+    for piece in found:
+        if piece["workload"] == "poisson" and piece["rows"][1]["contender"] == "fixed 1":
+            foretold = simulated(piece, accuracies, capacity)
+            for row in piece["rows"]:
+                if row["contender"] in foretold:
+                    row["simulated"] = foretold[row["contender"]]
     record = {
         "environment": {**environment(), "command": "benchmarks/serving.py"},
         **json.loads((place / "capacity.json").read_text()),

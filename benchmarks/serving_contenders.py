@@ -107,6 +107,7 @@ def litserve(active: int, networks: Path, port: int, slo: float) -> None:
 
 def ray_serve(active: int, networks: Path, port: int, slo: float) -> None:
     """Serve one mode with Ray Serve, in dynamic batches; it refuses what it cannot queue."""
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else it gives way to everybody else
     import ray
     from fastapi import FastAPI, Request
     from ray import serve

@@ -23,7 +23,12 @@ def draw(record: dict, path: Path) -> Path:
     """Draw share, accuracy and p99 against load, and the spike second by second."""
     figure = new_figure(12, 8.5)
     axes = figure.subplots(2, 2)
-    pieces = {(piece["workload"], piece["contender"]): piece["rows"] for piece in record["pieces"]}
+    pieces: dict[tuple[str, str], list[dict]] = {}
+    for piece in sorted(record["pieces"], key=lambda piece: piece["load"]):
+        for row in piece["rows"]:
+            rows = pieces.setdefault((piece["workload"], row["contender"]), [])
+            if all(known["load"] != piece["load"] for known in rows):
+                rows.append({"load": piece["load"], **row})
     shown = {
         "right_in_time": "right and in time / offered",
         "accuracy": "accuracy of answers",

@@ -20,7 +20,7 @@ from mimonets._show import progress
 
 Array = np.ndarray[Any, Any]
 JSON = {"Content-Type": "application/json"}
-TIMER = 0.001  # seconds
+TIMER = 0.0005  # seconds
 MAX_LAG = 0.002  # seconds, at the 99th percentile
 
 

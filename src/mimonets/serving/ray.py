@@ -5,6 +5,7 @@ same application that ``mimonets serve`` runs: it does its own admission, so Ray
 back (``max_ongoing_requests``), and its own batching, so ``@serve.batch`` is not used.
 """
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -105,6 +106,7 @@ def run_on_ray(
     serve = need("ray.serve", "ray[serve]", extra="ray", what="Scaling out")
 
     if not ray.is_initialized():
+        os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way to others by default
         ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
     serve.start(http_options={"host": host, "port": port})
     serve.run(on_ray(make_server, replicas=replicas, cpus=cpus), route_prefix="/")
