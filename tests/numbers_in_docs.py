@@ -457,6 +457,72 @@ def measured_rows(name):
     return table(["network", "inputs per pass", "MMAC/input", "test accuracy, %", "seeds"], rows)
 
 
+def gears_table():
+    """One set of weights in two gears, and the pair: accuracy, speed and memory."""
+    speeds = {row["what"]: row for row in result("gears-speed")["rows"]}
+    rows = [
+        [
+            row["what"],
+            f"{row['macs'] / 1e6:.2f}",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+            f"{speeds[row['what']]['inputs_per_second']:.0f}",
+            f"{speeds[row['what']]['weight_bytes'] / 1e3:.0f}",
+        ]
+        for row in result("gears")["rows"]
+        if "ours" in row
+    ]
+    header = ["network", "MMAC/input", "test accuracy, %", "seeds", "inputs/s", "weights, kB"]
+    return table(header, rows)
+
+
+def ensemble_table():
+    """Slow mode beside a plain network: one line per network, one column per measure."""
+    found = {}
+    for row in result("ensemble")["rows"]:
+        if "ours" in row:
+            title, _, measure = row["what"].partition(": ")
+            found.setdefault(title, {})[measure or "accuracy"] = row
+    measures = list(next(iter(found.values())))
+    rows = [
+        [
+            title,
+            f"{cells['accuracy']['macs'] / 1e6:.2f}",
+            str(cells["accuracy"]["seeds"]),
+            *(written_short(cells[measure]) for measure in measures),
+        ]
+        for title, cells in found.items()
+    ]
+    units = {name: row["unit"] for name, row in next(iter(found.values())).items()}
+    return table(["network", "MMAC/input", "seeds", *(f"{m}, {units[m]}" for m in measures)], rows)
+
+
+def written_short(row):
+    digits = 3 if row["unit"] == "nats" else 1
+    spread = f" ± {row['deviation']:.{digits}f}" if "deviation" in row else ""
+    return f"{row['ours']:.{digits}f}{spread}"
+
+
+def speed_rows(name):
+    """Accuracy beside measured speed of what has been run of an experiment."""
+    speeds = {row["what"]: row for row in result(f"{name}-speed")["rows"]}
+    rows = [
+        [
+            row["what"],
+            str(row["streams"]),
+            f"{row['macs'] / 1e6:.2f}",
+            f"{speeds[row['what']]['inputs_per_second']:.0f}",
+            f"`{speeds[row['what']]['engine']}`",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+        ]
+        for row in result(name)["rows"]
+        if "ours" in row
+    ]
+    header = ["network", "inputs per pass", "MMAC/input", "inputs/s", "engine"]
+    return table([*header, "test accuracy, %", "seeds"], rows)
+
+
 PLACES = {
     "docs/when-it-pays.md": [lambda: measured_rows("mnist-map"), published_table],
     "README.md": [headline_table, plain_at_that_cost, engines_summary],

@@ -6,10 +6,10 @@ from argparse import Namespace
 import pytest
 import torch
 
-from mimonets import Engine, create, list_models, save
+from mimonets import Engine, create, list_models, load, save
 from mimonets.cli.export import _recipe
 from mimonets.cli.main import main
-from mimonets.inference.exporting import open_model
+from mimonets.models.pretrained import find_folder
 from mimonets.recipes import load_recipe
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -46,16 +46,18 @@ def test_a_shipped_model_is_exported_by_its_name(tmp_path, capsys):
 
 
 def test_a_model_to_export_is_opened_by_its_name_or_its_folder(small_conv, tmp_path):
-    assert open_model("digits").config == create("digits", pretrained=True).config
+    assert load(find_folder("digits")).config == create("digits", pretrained=True).config
     save(small_conv, tmp_path / "digits")
-    assert open_model(tmp_path / "digits").title == small_conv.title
+    assert load(find_folder(tmp_path / "digits")).title == small_conv.title
 
 
 @pytest.mark.parametrize("name", list_models())
 def test_the_card_of_a_shipped_model_names_the_recipe_of_its_data(name):
     args = Namespace(source=name, recipe=None, int8=True, data_dir=None)
-    assert load_recipe(_recipe(args).name).model == create(name, pretrained=True).config
-    assert _recipe(Namespace(source=name, recipe=None, int8=False, data_dir=None)) is None
+    found = _recipe(args, find_folder(name), False)
+    assert load_recipe(found.name).model == create(name, pretrained=True).config
+    args.int8 = False
+    assert _recipe(args, find_folder(name), False) is None
 
 
 @pytest.mark.slow

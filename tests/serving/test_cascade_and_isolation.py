@@ -3,7 +3,10 @@ import pytest
 import torch
 
 import mimonets as mn
-from mimonets.serving.cascade import choose_threshold, thresholds
+from mimonets._inputs import InputSpec
+from mimonets.cli._opening import open_network
+from mimonets.inference.cascade import choose_threshold, thresholds
+from mimonets.inference.manifest import read_manifest
 from mimonets.serving.isolation import by_gradient, constant, measure_isolation, noise
 from serving.test_clients import TINY
 
@@ -41,6 +44,32 @@ def test_rerunning_nothing_is_fast_and_rerunning_all_is_slow():
     assert (none.accuracy, half.accuracy, everything.accuracy) == (0.5, 1.0, 1.0)
     assert choose_threshold([none, half, everything]) == half
     assert half.changed == 1.0
+
+
+@pytest.mark.slow
+def test_an_export_calibrates_thresholds_and_the_server_uses_them(tmp_path):
+    torch.manual_seed(0)
+    model = mn.MIMOConv(mn.MIMOConvConfig(num_streams=2, **TINY)).eval()
+    model.input_spec = InputSpec(kind="image", shape=(1, 8, 8))
+    images = torch.randn(40, 1, 8, 8)
+    with torch.no_grad():
+        slow, fast = (model(images, active_streams=active).numpy() for active in (1, 2))
+    labels = slow.argmax(axis=1)
+    batches = [(images[:20], labels[:20]), (images[20:], labels[20:])]
+    folder = mn.export(model, tmp_path / "out", validation=batches, measure=False)
+
+    slowest, fastest = read_manifest(folder).modes
+    assert (slowest.cascade, slowest.confidence) == ([], None)
+    expected = thresholds(fast, slow, labels, active_streams=2)
+    assert len(fastest.cascade) == len(expected)
+    for found, wanted in zip(fastest.cascade, expected, strict=True):
+        assert found == pytest.approx(wanted.as_dict(), abs=1e-5)
+    assert fastest.confidence == pytest.approx(choose_threshold(expected).confidence, abs=1e-5)
+
+    network = open_network("out", [folder], "onnxruntime", 1)
+    assert [point.confidence for point in network.points] == [None, fastest.confidence]
+    asked = open_network("out", [folder], "onnxruntime", 1, cascade=0.7)
+    assert [point.confidence for point in asked.points] == [0.7, 0.7]
 
 
 @pytest.fixture(scope="module")

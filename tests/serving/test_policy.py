@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mimonets.serving.jobs import Backlog, Item
 from mimonets.serving.modes import Mode, ServiceTime
-from mimonets.serving.policy import Backlog, Item, Policy, PolicySettings
+from mimonets.serving.policy import Policy, PolicySettings
 
 TIME = ServiceTime(per_call=0.001, per_pass=0.008, per_input=0.0002)
 MODES = [Mode(A, TIME, accuracy) for A, accuracy in ((1, 0.997), (2, 0.993), (4, 0.987))]
@@ -224,3 +225,26 @@ def test_settings_refuse_nonsense():
         PolicySettings(theta=0)
     with pytest.raises(ValueError, match="max_passes=0"):
         PolicySettings(max_passes=0)
+
+
+def test_refusals_make_it_fast_and_calm_makes_it_accurate_again():
+    policy, queue = Policy(MODES), waiting(4)
+    assert policy.next_job(queue, now=0.0).gear == 0
+    for _ in range(4):
+        policy.refused(0.0, SLO)
+    assert policy.theta(0.0) < 0.01
+    assert policy.next_job(queue, now=0.0).gear == policy.fastest, "nothing is left for accuracy"
+    later = [policy.theta(seconds) for seconds in (1.0, 60.0, 1e4, 1e9)]
+    assert later == sorted(later)
+    assert later[-1] == policy.settings.theta
+    assert policy.next_job(waiting(4, now=1e4), now=1e4).gear == 0
+
+
+@pytest.mark.parametrize(("per_call", "passes"), [(0.0, 2), (0.2, 2), (1.2, 3), (3.0, 8), (50, 8)])
+def test_jobs_are_as_small_as_cheap_calls_allow(per_call, passes):
+    """With c seconds per call and p per pass, c / (passes p) stays below a twentieth."""
+    mode = Mode(4, ServiceTime(per_call=per_call / 1000, per_pass=0.008), 0.98)
+    policy = Policy([mode])
+    assert policy.largest_job == passes
+    job = policy.next_job(waiting(200), now=0.0)
+    assert len(job.groups) <= passes

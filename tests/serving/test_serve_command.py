@@ -13,12 +13,16 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import mimonets as mn
 from mimonets._inputs import InputSpec
+from mimonets.cli._opening import name_and_folders, open_network
 from mimonets.cli.main import main
-from mimonets.cli.serve import name_and_folders, open_network, write_samples
+from mimonets.cli.serve import write_samples
 from mimonets.recipes import load_recipe
+from mimonets.serving.networks import superposed
+from serving.fakes import client_of, make_server, tensor
 from serving.test_clients import TINY
 
 
@@ -143,3 +147,117 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
     assert samples["inputs"].dtype == np.uint8
     pair = open_network("pair", [run_folder, run_folder / "model"], "torch", 1)
     assert [point.group for point in pair.points] == [1, 1]
+
+
+def test_shipped_models_are_served_with_the_accuracy_of_their_card():
+    (_, folders) = name_and_folders("digits")
+    network = open_network("digits", folders, "torch", 1)
+    assert {point.group: point.accuracy for point in network.points} == {
+        1: 0.983,
+        2: 0.973,
+        3: 0.97,
+        4: 0.963,
+    }
+
+
+def test_what_is_loaded_is_no_work_for_the_garbage_collector():
+    """Going through all objects of PyTorch stops every thread for a tenth of a second and more."""
+    code = (
+        "import gc, mimonets.serving.run as run; run.settle(); print(gc.get_freeze_count(), "
+        "len(gc.get_objects()))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    frozen, left = map(int, found.stdout.split())
+    assert frozen > 20_000
+    assert left < frozen / 100
+
+
+def plain_model(folder):
+    torch.manual_seed(0)
+    model = mn.WideResNet(mn.WideResNetConfig(**{**TINY, "image_size": 16}))
+    model.input_spec = InputSpec(kind="image", shape=(1, 16, 16))
+    mn.save(model, folder)
+    return model.eval()
+
+
+def test_a_plain_network_is_served_at_two_resolutions(tmp_path):
+    model = plain_model(tmp_path / "plain")
+    network = open_network("plain", [tmp_path / "plain"], "torch", 1, shrinks=(1, 2))
+    inputs = np.random.default_rng(0).standard_normal((3, 1, 16, 16), dtype=np.float32)
+    assert [point.name for point in network.points] == ["1/1", "1/2"]
+    half = torch.from_numpy(inputs).unfold(2, 2, 2).unfold(3, 2, 2).mean(dim=(-1, -2))
+    with torch.no_grad():
+        expected = [model(torch.from_numpy(inputs)).numpy(), model(half).numpy()]
+    for point, wanted in zip(network.points, expected, strict=True):
+        np.testing.assert_allclose(point.run(inputs), wanted, rtol=1e-4, atol=1e-5)
+
+    answer = ask_one_model(network, tensor(inputs))
+    wanted = dict(zip(("1/1", "1/2"), expected, strict=True))[answer["parameters"]["mode_name"]]
+    found = np.array(answer["outputs"][0]["data"]).reshape(3, -1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_resolutions_that_do_not_fit_are_refused(tmp_path):
+    plain_model(tmp_path / "plain")
+    small_model(tmp_path / "streams")
+    for folder, factor, message in (
+        ("plain", 3, "cannot be shrunk by 3"),
+        ("streams", 2, "--shrink serves a plain network"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_network("x", [tmp_path / folder], "torch", 1, shrinks=(1, factor))
+
+
+def ask_one_model(network, request):
+    async def main():
+        async with client_of(make_server(models={"model": lambda: network})) as client:
+            return (await client.post("/v2/models/model/infer", json=request)).json()
+
+    return asyncio.run(main())
+
+
+def test_a_mimoformer_is_served_with_short_and_long_sequences(tmp_path):
+    torch.manual_seed(0)
+    config = mn.MIMOFormerConfig(
+        vocab_size=20,
+        max_length=12,
+        num_classes=3,
+        depth=1,
+        heads=2,
+        head_dim=8,
+        dim=16,
+        hidden_dim=16,
+        grid=(2, 2),
+        superpose="attention",
+    )
+    model = mn.MIMOFormer(config).eval()
+    mn.save(model, tmp_path / "former")
+    network = open_network("model", [tmp_path / "former"], "torch", 1)
+    tokens = torch.randint(20, (3, 7))
+    with torch.no_grad():
+        mask = torch.ones(3, 7, dtype=torch.bool)
+        wanted = model(tokens, mask=mask, active_streams=1)
+    given = {"name": "input", "datatype": "INT64", "shape": [3, 7], "data": tokens.ravel().tolist()}
+    answer = ask_one_model(network, {"inputs": [given], "parameters": {"mode": "slow"}})
+    found = np.array(answer["outputs"][0]["data"]).reshape(3, 3)
+    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-3, atol=1e-4)
+    fast = ask_one_model(network, {"inputs": [given], "parameters": {"superpose": True}})
+    assert fast["parameters"]["active_streams"] == 3
+
+
+def test_a_network_of_the_users_is_served_in_superposition(tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 3)
+    )
+    example = torch.randn(4, 1, 8, 8)
+    mine = mn.superpose(network, num_streams=2, bind_after="1", unbind_before="4", example=example)
+    engine = mn.Engine(mine.eval(), "torch", 1)
+    served = superposed("model", engine)
+    given = tensor(example.numpy(), superpose=True)
+    answer = ask_one_model(served, given)
+    assert answer["parameters"]["active_streams"] == 2
+    with torch.no_grad():
+        wanted = mine(example, active_streams=2).numpy()
+    found = np.array(answer["outputs"][0]["data"]).reshape(4, 3)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)

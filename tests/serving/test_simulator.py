@@ -52,6 +52,17 @@ def test_at_three_times_the_slow_capacity_it_answers_at_least_2_5_times_as_many(
     assert ours["right_in_time"] > 2.5 * slow["right_in_time"]
 
 
+@pytest.mark.parametrize("load", [4.0, 5.0])
+def test_beyond_all_capacity_it_refuses_no_more_than_the_fastest_mode(load):
+    modes = example_modes()
+    arrivals = poisson(load / modes[0].cost, 4.0, rng())
+    ours, fastest = (
+        simulate(Policy(chosen), arrivals, SLO, rng=rng(), truth=modes).summary()["right_in_time"]
+        for chosen in (modes, modes[-1:])
+    )
+    assert ours > fastest - 0.003
+
+
 def test_a_spike_is_absorbed_at_once():
     lines = spike(Comparison(modes=example_modes(), requests=1000))
     ours, slow = lines["drain test"], lines["fixed, 1 active"]
@@ -123,8 +134,8 @@ def test_recorded_arrivals_are_served_about_as_well_as_by_the_best_fixed_mode_or
         if "fixed" in rule or rule == "drain test"
     }
     ours = found.pop("drain test")
-    # The bursts of one trace exceed even the fastest mode; who is always fast refuses 1 % fewer.
-    assert ours > max(found.values()) - 0.02
+    # The bursts of one trace exceed even the fastest mode: there it has to be as fast as that.
+    assert ours > max(found.values()) - 0.003
     assert ours > 1.2 * found["fixed, 1 active"]
 
 

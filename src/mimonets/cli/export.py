@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_json, modes
+from mimonets.cli._options import add_data, add_imports, add_json, modes
 
 CALIBRATION_INPUTS = 512
 
@@ -52,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--active-streams", type=modes, metavar="1,2,max", help="only these modes; by default all"
     )
+    add_imports(parser)
     add_data(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -60,24 +61,26 @@ def add_parser(subparsers: Any) -> None:
 def run(args: Namespace) -> None:
     """Export a network, and say what each mode is worth."""
     from mimonets.inference import export, read_manifest
-    from mimonets.inference.exporting import open_model
+    from mimonets.models import load
+    from mimonets.models.pretrained import card_accuracy, find_folder
 
-    recipe = _recipe(args)
+    source = find_folder(args.source)
+    is_run = (source / "recipe.yaml").is_file()
+    recipe = _recipe(args, source, is_run)
     if args.int8 and recipe is None:
         raise ValueError(
             f"--int8 is calibrated and checked on a run's data, and {args.source} is no run: pass "
             f"the folder that `mimonets train` wrote, name the recipe of its data with --recipe, "
             f"or call mimonets.export with calibration=..."
         )
-    source: Any = args.source
-    if (Path(source) / "recipe.yaml").is_file():
+    if is_run:
         from mimonets.recipes.execute import choose_model
 
         source = choose_model(source)[1]
-    model = open_model(source)
-    calibration, evaluation, spec = None, None, None
+    model = load(source)
+    calibration, evaluation, validation, spec = None, None, None, None
     if recipe is not None:
-        calibration, evaluation, spec = _data(recipe, args.int8)
+        calibration, evaluation, validation, spec = _data(recipe, args.int8)
     chosen = [model.num_streams if mode is None else mode for mode in args.active_streams or ()]
     folder = export(
         model,
@@ -86,6 +89,8 @@ def run(args: Namespace) -> None:
         int8=args.int8,
         calibration=calibration,
         evaluation=evaluation,
+        validation=validation,
+        accuracy=None if evaluation is not None else card_accuracy(source),
         max_loss=args.max_loss,
         modes=chosen or None,
         inputs=None if evaluation is None else evaluation[0][0],
@@ -100,15 +105,14 @@ def run(args: Namespace) -> None:
     print(f"Next: mimonets.Engine({str(folder)!r}), or `mimonets serve {folder}`.")
 
 
-def _recipe(args: Namespace) -> Any:
+def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
     """Find the recipe whose data to measure on; None if there is none, or none is asked for."""
     from mimonets.models.pretrained import pretrained_names, read_card
     from mimonets.recipes import data_settings, load_recipe
     from mimonets.recipes.execute import read_run
 
-    if (Path(args.source) / "recipe.yaml").is_file():
-        name = read_run(args.source).data.name
-        return read_run(args.source, data_settings(args.data_dir, name))
+    if is_run:
+        return read_run(source, data_settings(args.data_dir, read_run(source).data.name))
     name = args.recipe
     shipped = not Path(args.source).exists() and args.source in pretrained_names()
     if name is None and shipped and (args.int8 or args.data_dir):
@@ -119,7 +123,7 @@ def _recipe(args: Namespace) -> Any:
     return load_recipe(name, data_settings(args.data_dir, load_recipe(name).data.name))
 
 
-def _data(recipe: Any, int8: bool) -> tuple[list[Any], list[Any], Any]:
+def _data(recipe: Any, int8: bool) -> tuple[list[Any], list[Any], list[Any] | None, Any]:
     """Load what to calibrate and to evaluate on, and how inputs were prepared."""
     from mimonets.data import load_data
     from mimonets.recipes.execute import describe_inputs, make_batches, make_train_batches
@@ -132,7 +136,15 @@ def _data(recipe: Any, int8: bool) -> tuple[list[Any], list[Any], Any]:
         if sum(len(part[0]) for part in calibration) >= CALIBRATION_INPUTS:
             break
     evaluation = list(make_batches(splits.test, training).epoch(0))
-    return calibration, evaluation, describe_inputs(recipe, training)
+    validation = None
+    if splits.validation is not None:
+        validation = list(make_batches(splits.validation, training).epoch(0))
+    else:
+        print(
+            "No cascade thresholds: the run kept no validation data (data.validation=0).",
+            file=sys.stderr,
+        )
+    return calibration, evaluation, validation, describe_inputs(recipe, training)
 
 
 def _table(folder: Path, manifest: Any) -> Any:

@@ -229,7 +229,7 @@ def open_backend(
 ) -> Backend:
     """Make one of ``BACKENDS``; raises a ``ValueError`` that says what is missing."""
     if name not in BACKENDS:
-        from mimonets._config import did_you_mean
+        from mimonets._messages import did_you_mean
 
         raise ValueError(
             f"There is no backend {name!r}{did_you_mean(name, BACKENDS)}: choose auto or one of "

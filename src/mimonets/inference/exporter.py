@@ -1,6 +1,6 @@
 """An export under way: the folder so far, and the manifest that describes it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mimonets.inference.cascade import choose_threshold, thresholds
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.engine import Engine
 from mimonets.inference.manifest import Graphs, Manifest, hash_file, write_manifest
-from mimonets.inference.measure import accuracies, count_macs, service_times
+from mimonets.inference.measure import accuracies, answers_and_labels, count_macs, service_times
 from mimonets.inference.other_formats import write_openvino, write_pt2
 from mimonets.inference.torch_runtime import relative_difference
 from mimonets.inference.trace import SharedWeights, to_onnx, trace
@@ -115,6 +116,12 @@ class Exporter:
         for mode in self.manifest.modes:
             self.accuracy_of("float32", evaluation, mode.active_streams)
 
+    def enter_accuracy(self, accuracy: Mapping[int, float]) -> None:
+        """Write down accuracies that were measured before, of the modes that are exported."""
+        exported = {mode.active_streams for mode in self.manifest.modes}
+        known = {mode: value for mode, value in accuracy.items() if mode in exported}
+        self._set_modes("accuracy", "float32", known)
+
     def accuracy_of(
         self, precision: str, evaluation: Sequence[Batch], active_streams: int
     ) -> float:
@@ -124,6 +131,24 @@ class Exporter:
         found = accuracies(engine, evaluation, active_streams)
         self._set_modes("accuracy", precision, {active_streams: found})
         return found
+
+    def calibrate_cascade(self, validation: Sequence[Batch]) -> None:
+        """Tabulate, for every mode but the slowest, which answers are worth a slow pass."""
+        modes = [mode.active_streams for mode in self.manifest.modes]
+        slowest = min(modes)
+        self.tell("calibrating the cascade")
+        slow, labels = answers_and_labels(self.reference, validation, slowest)
+        for active in modes:
+            group = self.manifest.answers_per_group(active)
+            if active == slowest or group == 1:
+                continue
+            fast, _ = answers_and_labels(self.reference, validation, active)
+            table = thresholds(fast, slow, labels, active_streams=group)
+            changes = {
+                "cascade": [row.as_dict() for row in table],
+                "confidence": choose_threshold(table).confidence,
+            }
+            self._change_mode(active, changes)
 
     def note(self, format_name: str, notes: dict[str, Any]) -> None:
         """Write down how a format was made."""
@@ -206,15 +231,15 @@ class Exporter:
         self.manifest = replace(self.manifest, formats={**self.manifest.formats, name: graphs})
 
     def _set_modes(self, what: str, key: str, values: dict[int, Any]) -> None:
-        modes = []
-        for mode in self.manifest.modes:
-            if mode.active_streams not in values:
-                modes.append(mode)
-                continue
-            changed: dict[str, Any] = {
-                what: {**getattr(mode, what), key: values[mode.active_streams]}
-            }
-            modes.append(replace(mode, **changed))
+        for active, value in values.items():
+            known = getattr(self.manifest.mode(active), what)
+            self._change_mode(active, {what: {**known, key: value}})
+
+    def _change_mode(self, active_streams: int, changes: dict[str, Any]) -> None:
+        modes = (
+            replace(mode, **changes) if mode.active_streams == active_streams else mode
+            for mode in self.manifest.modes
+        )
         self.manifest = replace(self.manifest, modes=tuple(modes))
 
 

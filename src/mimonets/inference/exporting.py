@@ -7,15 +7,15 @@ PyTorch: a folder that exists is a folder that answers as the network does.
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import did_you_mean
 from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
+from mimonets._messages import did_you_mean
 from mimonets.inference.exporter import Batch, Exporter
 from mimonets.inference.manifest import MANIFEST_FILE, Manifest, Mode
 from mimonets.inference.quantise import quantise
@@ -35,6 +35,8 @@ def export(
     int8: bool | Sequence[str] | None = None,
     calibration: Iterable[Any] | None = None,
     evaluation: Iterable[Batch] | None = None,
+    validation: Iterable[Batch] | None = None,
+    accuracy: Mapping[int, float] | None = None,
     max_loss: float = 0.3,
     modes: Sequence[int] | None = None,
     inputs: Any = None,
@@ -55,6 +57,9 @@ def export(
         calibration: int8: batches of inputs, or of (inputs, labels), from the training data.
         evaluation: batches of (inputs, labels), or (tokens, mask, labels): the accuracy of every
             mode is measured on them and written into the manifest. int8 needs it.
+        validation: other batches of (inputs, labels), neither trained nor evaluated on: which
+            confidence of a fast answer makes a slow one worth it is calibrated on them.
+        accuracy: active streams -> fraction right, where it is known from elsewhere.
         max_loss: int8: the loss of accuracy, in points, above which nothing is written.
         modes: numbers of active streams; by default all.
         inputs: real inputs to compare with PyTorch on; random ones by default.
@@ -70,7 +75,10 @@ def export(
     folder = Path(folder)
     _check_arguments(folder, formats, max_loss)
     if isinstance(model, str | os.PathLike):
-        model = open_model(model)
+        from mimonets.models import load
+        from mimonets.models.pretrained import find_folder
+
+        model = load(find_folder(model))
     manifest = describe(model, input_spec)
     manifest = replace(manifest, modes=_chosen_modes(manifest, modes))
     check_finite(model)
@@ -81,9 +89,13 @@ def export(
         with evaluating(model, inference=False):
             work = Exporter(model, part, manifest, inputs, tolerance, tell)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
+            if accuracy is not None:
+                work.enter_accuracy(accuracy)
             if evaluation is not None:
                 evaluation = list(evaluation)
                 work.measure_accuracy(evaluation)
+            if validation is not None:
+                work.calibrate_cascade(list(validation))
             for runtime in runtimes:
                 quantise(work, runtime, list(calibration or ()), list(evaluation or ()), max_loss)
             if measure:
@@ -94,23 +106,6 @@ def export(
         shutil.rmtree(part, ignore_errors=True)
         raise
     return folder
-
-
-def open_model(source: str | os.PathLike[str]) -> Any:
-    """Load a saved model from its folder, or one that ships with the package by its name."""
-    from mimonets.models import load
-    from mimonets.models.pretrained import load_pretrained, pretrained_names
-
-    if Path(source).exists() or len(Path(source).parts) != 1:
-        return load(source)
-    name = str(source)
-    if name not in pretrained_names():
-        raise ValueError(
-            f"There is no folder {name}, and no model of that name"
-            f"{did_you_mean(name, pretrained_names())}: pass the folder of a saved model, or one "
-            f"that ships with mimonets ({', '.join(pretrained_names())})."
-        )
-    return load_pretrained(name)
 
 
 def _check_arguments(folder: Path, formats: Sequence[str], max_loss: float) -> None:

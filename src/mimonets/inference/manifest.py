@@ -27,6 +27,9 @@ class Mode:
     accuracy: dict[str, float] = field(default_factory=dict)  # precision -> fraction that is right
     # backend -> [inputs, seconds] of one call, for several numbers of inputs
     service_seconds: dict[str, list[list[float]]] = field(default_factory=dict)
+    # cascade, from validation data: what comes of every threshold, and the one that was chosen
+    cascade: list[dict[str, float]] = field(default_factory=list)
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -160,4 +163,4 @@ def _hash_of(content: Mapping[str, Any]) -> str:
 
 
 def _without_nothing(entries: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entries.items() if value not in (None, {})}
+    return {name: value for name, value in entries.items() if value not in (None, {}, [])}

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mimonets.inference.choose import example_inputs, median_seconds
 from mimonets.inference.engine import Engine
 
+Array = np.ndarray[Any, Any]
 IGNORED = -100  # a label that is not scored
 GROUPS = (1, 2, 4, 8)  # sizes of batches to time, in groups
 TOO_LONG = 2.0  # seconds of a call after which no larger batch is timed
@@ -22,19 +23,27 @@ def accuracies(engine: Engine, batches: Iterable[tuple[Any, ...]], active_stream
 
     Next-token tasks are judged by the last token that has a label.
     """
-    right = total = 0
+    answers, labels = answers_and_labels(engine, batches, active_streams)
+    return int((answers.argmax(axis=-1) == labels).sum()) / len(labels)
+
+
+def answers_and_labels(
+    engine: Engine, batches: Iterable[tuple[Any, ...]], active_streams: int
+) -> tuple[Array, Array]:
+    """Answer every input in one mode: logits (b, classes) and right answers (b,)."""
+    found, wanted = [], []
     for batch in batches:
         inputs, *mask, labels = (np.asarray(part) for part in batch)
-        answers = engine(inputs, active_streams, **({"mask": mask[0]} if mask else {}))
+        answers = np.asarray(engine(inputs, active_streams, **({"mask": mask[0]} if mask else {})))
         if labels.ndim == 2:
             last = labels.shape[1] - 1 - (labels[:, ::-1] != IGNORED).argmax(axis=1)
             rows = np.arange(len(labels))
             answers, labels = answers[rows, last], labels[rows, last]
-        right += int((answers.argmax(axis=-1) == labels).sum())
-        total += len(labels)
-    if total == 0:
+        found.append(answers)
+        wanted.append(labels)
+    if not sum(map(len, wanted)):
         raise ValueError("There is nothing to evaluate: the batches hold no input.")
-    return right / total
+    return np.concatenate(found), np.concatenate(wanted)
 
 
 def count_macs(model: nn.Module, inputs: Tensor, active_streams: int) -> float:

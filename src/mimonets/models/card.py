@@ -3,6 +3,7 @@
 Mitchell et al., "Model cards for model reporting", FAT* 2019.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -56,6 +57,7 @@ class ModelCard:
         known = {
             "name": type(getattr(model, "network", model)).__name__,
             "title": str(getattr(model, "title", type(model).__name__)),
+            "summary": str(getattr(model, "summary", "")),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "inputs": inputs,
             "usage": str(getattr(model, "usage", "")),
@@ -99,6 +101,17 @@ class ModelCard:
             lines += [f"* {name}: {value}" for name, value in self.provenance.items()]
             lines += [""]
         return "\n".join(lines)
+
+    @staticmethod
+    def read_accuracy(markdown: str) -> dict[int, float]:
+        """Read the accuracy of every mode from a card, to a tenth of a percent.
+
+        >>> ModelCard.read_accuracy(ModelCard(name="a", accuracy={1: 0.99, 4: 0.9}).as_markdown())
+        {1: 0.99, 4: 0.9}
+        """
+        table = markdown.partition("## Accuracy")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| (\d+) \| ([\d.]+)(?: ± [\d.]+)? % \|$", table, re.MULTILINE)
+        return {int(mode): round(float(percent) / 100, 6) for mode, percent in rows}
 
     def _percent(self, mode: int) -> str:
         assert self.accuracy is not None

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from mimonets.serving.policy import Item, Job, Policy
+from mimonets.serving.jobs import Item, Job
+from mimonets.serving.policy import Policy
 
 FREE = -inf
 
@@ -57,6 +58,7 @@ class Ticket:
     answers: list[Answer | None] = field(default_factory=list)
     left: int = 0  # inputs without an answer
     error: Exception | None = None
+    answered_at: float = inf  # when the engine was done with it
     is_done: bool = False  # answered, failed, late or cancelled: nobody works on it any more
 
 
@@ -95,8 +97,10 @@ class Batcher:
         self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
         self.queued_bytes = 0
         self.queued: dict[str, int] = {}  # inputs per tenant
-        self.overhead = 0.0  # seconds from an answer to its delivery; kept free before deadlines
+        # Seconds from an answer to its delivery. The way in is as long: twice as much is kept free.
+        self.overhead = 0.0
         self.free_at = FREE  # when the running job is expected to end
+        self._ended: float | None = None  # end of the last job, if others waited for the engine
         self._number = 0
 
     def offer(self, lane: Lane, ticket: Ticket, now: float) -> None:
@@ -110,6 +114,7 @@ class Batcher:
         elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)
         late = lane.policy.lateness(lane.queue, items, now, self.free_at, elsewhere)
         if late > 0:
+            lane.policy.refused(now, ticket.deadline - ticket.arrival)
             raise RefusedError(
                 f"Overloaded: the answer would be late by {late * 1000:.0f} ms.", late
             )
@@ -152,8 +157,10 @@ class Batcher:
         """
         self.free_at = FREE
         lane, policy = work.lane, work.lane.policy
-        policy.observe(work.job.predicted(), now - work.started)
+        # While others wait, the time between two jobs is service time too.
+        policy.observe(work.job.predicted(), now - (self._ended or work.started))
         is_idle = not any(other.queue for other in self.lanes)
+        self._ended = None if is_idle else now
         complete: list[Ticket] = []
         for group in work.job.groups:
             for item in group.items:
@@ -212,7 +219,7 @@ class Batcher:
         budget = ticket.deadline - ticket.arrival
         return Item(
             arrival=ticket.arrival,
-            deadline=ticket.deadline - min(self.overhead, budget / 4),
+            deadline=ticket.deadline - min(2 * self.overhead, budget / 4),
             limit=ticket.limit,
             least=ticket.least,
             tenant=ticket.tenant,

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mimonets.serving.jobs import Item, Job
 from mimonets.serving.modes import Mode
-from mimonets.serving.policy import Item, Job, Policy, PolicySettings
+from mimonets.serving.policy import Policy, PolicySettings
 
 
 class SuperposeWhatWaits(Policy):

@@ -175,23 +175,31 @@ def switched(
 
 
 def at_resolutions(
-    name: str,
-    engine: EngineLike,
-    shrinks: Sequence[int],
-    accuracies: Mapping[int, float] | None = None,
+    name: str, engines: Mapping[int, EngineLike], accuracies: Mapping[int, float] | None = None
 ) -> Network:
-    """Serve one network of images at several resolutions: full, and shrunk by whole factors."""
+    """Serve one network of images at several resolutions, by an engine for each.
+
+    ``engines`` maps whole factors to engines that take images shrunk by them; 1 is among them.
+    """
     accuracies = accuracies or {}
-    whole = _runner(engine, 1)
+    if 1 not in engines:
+        raise ValueError(f"{name}: the full resolution, 1, has to be among {sorted(engines)}.")
+    spec = engines[1].input_spec
+    for factor, engine in engines.items():
+        fits = spec.kind == "image" and all(side % factor == 0 for side in spec.shape[1:])
+        wanted = (spec.shape[0], *(side // factor for side in spec.shape[1:]))
+        if not fits or engine.input_spec.shape != wanted:
+            raise ValueError(f"{name}: images of {spec.shape} cannot be shrunk by {factor} for it.")
 
     def shrunk(factor: int) -> Run:
-        return lambda images: whole(shrink(images, factor))
+        run = _runner(engines[factor], 1)
+        return lambda images: run(shrink(images, factor))
 
     points = [
         Point(1, shrunk(factor), accuracies.get(factor), f"1/{factor}", family=str(factor))
-        for factor in shrinks
+        for factor in sorted(engines)
     ]
-    return Network(name, engine.input_spec, points)
+    return Network(name, spec, points)
 
 
 def shrink(images: Array, factor: int) -> Array:

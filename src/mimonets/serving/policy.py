@@ -13,16 +13,20 @@ for a group to fill: a short group is more accurate.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import inf
-from typing import Any
+from dataclasses import dataclass
+from math import ceil, inf
 
 from mimonets._config import Config, whole
+from mimonets.serving.jobs import Backlog, Group, Item, Job
 from mimonets.serving.modes import Mode
 
 MISS_FACTOR = 1.1  # the safety factor grows by 10 % with every late job
 DECAY = MISS_FACTOR ** (-1 / 99)  # and is steady if one job in 100 is late: a 99th percentile
 LARGEST_SAFETY = 4.0
+TRUST_KEPT = 0.25  # of theta, with every refusal
+LEAST_TRUST = 0.01
+PATIENCE = 200.0  # time budgets without a refusal until trust doubles again
+CALL_SHARE = 0.05  # of a job's time that its calls may take: larger jobs would be better
 CORRECTION_RATE = 0.05  # how fast the running correction forgets
 
 
@@ -32,7 +36,7 @@ class PolicySettings(Config):
 
     theta: float = 0.6  # fraction of the time budget that the queue may use
     passes: int = whole(2)  # passes per job in all modes but the fastest: decide again soon
-    max_passes: int = whole(8)  # passes per job in the fastest mode
+    max_passes: int = whole(8)  # at most so many passes per job in the fastest mode
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -40,113 +44,6 @@ class PolicySettings(Config):
         if not 0 < self.theta <= 1:
             found.append(f"theta={self.theta!r} must be above 0 and at most 1.")
         return found
-
-
-@dataclass(slots=True, eq=False)
-class Item:
-    """One input that waits. ``place`` orders the queue: priority, then deadline, then arrival."""
-
-    arrival: float
-    deadline: float
-    limit: int = 10**9  # the fastest mode it may run in, as an index
-    least: int = 0  # the slowest mode it may run in, as an index
-    tenant: str = ""
-    shares: bool = False  # may share a pass with other tenants who agreed to that too
-    alone: bool = False  # deterministic: runs as a batch of one, in the slowest mode
-    priority: int = 0  # smaller is served first
-    number: int = 0
-    owner: Any = None  # the request that it belongs to
-    row: int = 0  # which of the request's inputs it is
-
-    @property
-    def place(self) -> tuple[int, float, int]:
-        """Order of service: earliest deadline first within a priority."""
-        return (self.priority, self.deadline, self.number)
-
-    def mode(self, gear: int) -> int:
-        """Tell in which mode it runs when the policy chose this one."""
-        return 0 if self.alone else min(max(gear, self.least), self.limit)
-
-    def neighbours(self) -> object:
-        """Tell with whom it may share a pass: inputs whose answers here are equal."""
-        if self.alone:
-            return (self.number, self.row)
-        return None if self.shares else self.tenant
-
-
-@dataclass(slots=True)
-class Group:
-    """Inputs that share a pass, or a single one."""
-
-    mode: int  # index of the mode it runs in
-    items: list[Item]
-
-
-@dataclass(slots=True)
-class Job:
-    """What the engine does next, until the policy is asked again."""
-
-    gear: int  # index of the mode that the policy chose
-    groups: list[Group]
-    modes: Sequence[Mode] = field(repr=False)
-
-    @property
-    def items(self) -> list[Item]:
-        """All inputs of the job."""
-        return [item for group in self.groups for item in group.items]
-
-    def calls(self) -> list[tuple[int, list[Item]]]:
-        """List the calls of the engine as (mode, inputs).
-
-        Full groups of one mode are one call; a short group is a call of its own, so that nobody
-        joins it, and so is an input that must run alone.
-        """
-        merged: dict[int, list[Item]] = {}
-        single: list[tuple[int, list[Item]]] = []
-        for group in self.groups:
-            is_full = len(group.items) == self.modes[group.mode].active_streams
-            if is_full and not group.items[0].alone:
-                merged.setdefault(group.mode, []).extend(group.items)
-            else:
-                single.append((group.mode, group.items))
-        return [*merged.items(), *single]
-
-    def predicted(self) -> float:
-        """Add up the service times of all calls, uncorrected."""
-        return sum(
-            self.modes[mode].time.of(len(items), self.modes[mode].active_streams)
-            for mode, items in self.calls()
-        )
-
-
-class Backlog:
-    """The time that a growing set of inputs needs in one gear, in jobs of some passes each."""
-
-    def __init__(self, modes: Sequence[Mode], gear: int, passes: int) -> None:
-        self._modes, self._gear, self._passes = modes, gear, passes
-        self._open: dict[object, int] = {}  # members of every group that is not full
-        self._full = [0] * len(modes)
-        self._now = 0.0
-        self.seconds = 0.0  # never falls, though a group that gets full may save a call
-
-    def add(self, item: Item) -> float:
-        """Add an input; returns the seconds that all of them need."""
-        index = item.mode(self._gear)
-        mode = self._modes[index]
-        time = mode.time
-        who = (index, item.neighbours())
-        members = self._open.get(who, 0) + 1
-        self._now += time.per_input
-        if members == 1:
-            self._now += time.per_pass + time.per_call
-        if members == mode.active_streams:  # full groups share calls, one for each job
-            if self._full[index] % self._passes:
-                self._now -= time.per_call
-            self._full[index] += 1
-            members = 0
-        self._open[who] = members
-        self.seconds = max(self.seconds, self._now)
-        return self.seconds
 
 
 class Policy:
@@ -160,6 +57,9 @@ class Policy:
         self.settings = settings or PolicySettings()
         self.correction = 1.0  # observed / predicted, a moving average
         self.safety = 1.0  # k: the 99th percentile of observed / corrected prediction
+        self._calm_since = -inf  # when the last request was refused
+        self._trust = 1.0  # what refusals have left of theta, at that time
+        self._patience = 1.0  # seconds in which trust doubles again
 
     @property
     def fastest(self) -> int:
@@ -167,9 +67,38 @@ class Policy:
         return len(self.modes) - 1
 
     @property
+    def largest_job(self) -> int:
+        """Passes of the largest job in the fastest mode: as few as make calls cheap.
+
+        All inputs of a job are answered at its end, so a job of many passes makes its first ones
+        late. What it saves is c for each call that is not made: enough passes are enough.
+        """
+        time = self.modes[self.fastest].time
+        if time.per_pass == 0:
+            return self.settings.max_passes
+        enough = ceil(time.per_call / (CALL_SHARE * time.per_pass))
+        return min(max(enough, self.settings.passes), self.settings.max_passes)
+
+    @property
     def factor(self) -> float:
         """What every prediction is multiplied by before it is compared with a deadline."""
         return self.safety * self.correction
+
+    def theta(self, now: float) -> float:
+        """Give the fraction of time budgets that the queue may use now."""
+        if self._trust == 1.0:
+            return self.settings.theta
+        calm = 2 ** min((now - self._calm_since) / self._patience, 60)
+        return self.settings.theta * min(1.0, self._trust * calm)
+
+    def refused(self, now: float, budget: float) -> None:
+        """Learn from a refusal: an answer that is not given costs far more than a fast one.
+
+        Less of the time budgets is used for accuracy until there were no refusals for a while.
+        """
+        trust = self.theta(now) / self.settings.theta
+        self._trust = max(trust * TRUST_KEPT, LEAST_TRUST)
+        self._calm_since, self._patience = now, PATIENCE * budget
 
     def limit(self, *, max_active: int | None = None, min_accuracy: float | None = None) -> int:
         """Find the fastest mode that a request allows; raises ValueError if there is none."""
@@ -205,7 +134,7 @@ class Policy:
         seconds of other models' work. At most 0: admit them, and whoever is queued stays in time.
         """
         start = max(now, free_at) + elsewhere
-        backlog = Backlog(self.modes, self.fastest, self.settings.max_passes)
+        backlog = Backlog(self.modes, self.fastest, self.largest_job)
         first = bisect_left(queue, items[0].place, key=_place)  # a request's inputs are neighbours
         for item in queue[:first]:
             backlog.add(item)
@@ -225,7 +154,8 @@ class Policy:
                 queue, gear, settings.passes, now, elsewhere
             ):
                 return job
-        sizes = sorted({min(settings.max_passes, size) for size in (2, 4, settings.max_passes)})
+        largest = self.largest_job
+        sizes = sorted({min(largest, size) for size in (2, 4, largest)})
         jobs = {passes: self.take(queue, self.fastest, passes) for passes in sizes}
         for passes, job in jobs.items():
             if self._is_in_time(job, now) and self._drains(
@@ -288,7 +218,7 @@ class Policy:
     ) -> bool:
         """Tell whether every prefix of the queue is done in its part of the time budget."""
         backlog = Backlog(self.modes, gear, passes)
-        start, factor, kept = now + elsewhere, self.factor, 1 - self.settings.theta
+        start, factor, kept = now + elsewhere, self.factor, 1 - self.theta(now)
         for item in queue:
             latest = item.deadline - kept * (item.deadline - item.arrival)
             if start + factor * backlog.add(item) > latest:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import sys
 from ipaddress import ip_address
@@ -29,6 +30,16 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def settle() -> None:
+    """Let the garbage collector skip all that was loaded: going through it stops every thread.
+
+    With PyTorch in memory one pass takes over 100 ms, and it comes again and again under load.
+    """
+    if gc.get_freeze_count() == 0:  # later, a whole pass would make requests late
+        gc.collect()
+    gc.freeze()
 
 
 class _Runner(uvicorn.Server):
@@ -63,6 +74,7 @@ def run_server(
         server_header=False,
     )
     runner = _Runner(config, server)
+    server.on_load = settle
     server.on_failure = lambda: setattr(runner, "should_exit", True)
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)

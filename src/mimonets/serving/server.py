@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mimonets._config import Config, did_you_mean, whole
+from mimonets._config import Config, whole
+from mimonets._messages import did_you_mean
 from mimonets.serving.batcher import Batcher, Lane, RefusedError, Ticket
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode
@@ -77,6 +78,7 @@ class Server:
         self.failure: BaseException | None = None  # why the models could not be loaded at the start
         self.on_failure: Callable[[], None] = lambda: None
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_load: Callable[[], None] = lambda: None  # with every version, before it is used
         self._loads = dict.fromkeys(loaders, 0)
         self._loading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,6 +129,7 @@ class Server:
             lane = Lane(name, Policy(modes, self.settings.policy))
             version = Version(str(self._loads[name]), network, lane)
             self.worker.add_lane(lane, network)
+            self.on_load()
             old = self.models.get(name)
             self.models[name] = version
         while old is not None and not self.worker.drop_lane(old.lane):
@@ -203,6 +206,7 @@ class Server:
             self.worker.cancel(ticket)
             self.metrics.cancelled.labels(name).inc()
             raise RequestError(499, "The client left.")
+        self.worker.delivered(ticket)
         if isinstance(ticket.error, TimeoutError):
             self.metrics.late.labels(name).inc()
             raise RequestError(504, str(ticket.error))

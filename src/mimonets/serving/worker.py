@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from mimonets.serving.batcher import Batcher, Lane, Ticket, Work
+from mimonets.serving.jobs import Item
 from mimonets.serving.networks import Array, Network
-from mimonets.serving.policy import DECAY, MISS_FACTOR, Item
+from mimonets.serving.policy import DECAY, MISS_FACTOR
 
 log = logging.getLogger(__name__)
 IDLE_WAIT = 0.5  # seconds between signs of life when nothing is to do
@@ -160,13 +161,15 @@ class Worker:
 
     def _deliver(self, tickets: Sequence[Ticket]) -> None:
         if tickets and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._delivered, tickets, self.clock())
+            now = self.clock()
+            for ticket in tickets:
+                ticket.answered_at = now
+            self._loop.call_soon_threadsafe(_resolve, tickets)
 
-    def _delivered(self, tickets: Sequence[Ticket], computed_at: float) -> None:
-        """Resolve on the loop, and learn the 99th percentile of how long it took to get there."""
-        _resolve(tickets)
+    def delivered(self, ticket: Ticket) -> None:
+        """Learn the 99th percentile of the time from the engine to whoever waits on the loop."""
         known = max(self.batcher.overhead, LEAST_OVERHEAD)
-        factor = MISS_FACTOR if self.clock() - computed_at > known else DECAY
+        factor = MISS_FACTOR if self.clock() - ticket.answered_at > known else DECAY
         self.batcher.overhead = max(known * factor, LEAST_OVERHEAD)
 
     def _execute(self, work: Work) -> dict[int, tuple[Any, float]]:

@@ -74,7 +74,7 @@ def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
     return parts
 
 
-def _is_all(x: Tensor, count: int) -> bool:
+def _is_all(x: Tensor, count: int | torch.SymInt) -> bool:
     """Whether the first ``count`` are all of x; while a graph is traced, whether that is certain.
 
     Exported graphs would copy x to take a slice of all of it.

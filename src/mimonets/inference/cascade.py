@@ -5,6 +5,7 @@ Running everything fast and a fraction r again in slow mode costs
 .. math:: 1/N + r
 
 passes per input. Against a middle mode of 1/2 it pays for r < 1/4 at N = 4, if it is as accurate.
+Thresholds are calibrated on validation data: an export does so, and its manifest has the table.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5)  # of the inputs that run again
+TOLERANCE = 0.0005  # of accuracy that the chosen threshold may give up to be cheaper
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,12 @@ class Threshold:
 
 
 def thresholds(
-    fast: Array, slow: Array, labels: Array, *, active_streams: int, shares: Sequence[float]
+    fast: Array,
+    slow: Array,
+    labels: Array,
+    *,
+    active_streams: int,
+    shares: Sequence[float] = SHARES,
 ) -> list[Threshold]:
     """Tabulate thresholds that rerun given shares of the inputs.
 
@@ -40,16 +48,16 @@ def thresholds(
         fast: logits (b, classes) in fast mode.
         slow: logits (b, classes) of the same inputs in slow mode.
         labels: (b,) right classes, of data that was not trained on.
-        active_streams: inputs per pass in fast mode.
-        shares: fractions of the inputs to rerun, such as 0, 0.05, 0.1.
+        active_streams: inputs that share a pass in fast mode.
+        shares: fractions of the inputs to rerun, such as 0, 0.05, 0.1. Several that have the same
+            threshold are one row.
     """
     sure = np.sort(confidences(fast))
-    return [
-        _tabulate(fast, slow, labels, active_streams, _quantile(sure, share)) for share in shares
-    ]
+    levels = dict.fromkeys(_quantile(sure, share) for share in shares)
+    return [_tabulate(fast, slow, labels, active_streams, level) for level in levels]
 
 
-def choose_threshold(table: Sequence[Threshold], *, tolerance: float = 0.0005) -> Threshold:
+def choose_threshold(table: Sequence[Threshold], *, tolerance: float = TOLERANCE) -> Threshold:
     """Choose the cheapest threshold that is within ``tolerance`` of the most accurate one."""
     best = max(row.accuracy for row in table)
     return min((row for row in table if row.accuracy >= best - tolerance), key=lambda row: row.cost)

@@ -1,0 +1,59 @@
+"""Plots of the serving benchmark: against load, for the two traces, and in a spike."""
+
+from pathlib import Path
+
+from mimonets._figure import new_figure, save_figure
+
+STYLES = {
+    "policy": ("tab:red", "-", "mimonets: by load"),
+    "fixed 1": ("tab:blue", "-", "always 1 active"),
+    "fixed 2": ("tab:cyan", "-", "always 2 active"),
+    "fixed 3": ("tab:olive", "-", "always 3 active"),
+    "fixed 4": ("tab:green", "-", "always 4 active"),
+    "big/small": ("tab:purple", "--", "big/small network by load"),
+    "LitServe, 1 active": ("tab:orange", ":", "LitServe, 1 active"),
+    "LitServe, 4 active": ("tab:orange", "--", "LitServe, 4 active"),
+    "Ray Serve, 1 active": ("tab:gray", ":", "Ray Serve, 1 active"),
+    "Ray Serve, 4 active": ("tab:gray", "--", "Ray Serve, 4 active"),
+}
+SPIKE = ("policy", "fixed 1", "fixed 4", "big/small", "LitServe, 4 active")
+
+
+def draw(record: dict, path: Path) -> Path:
+    """Draw share, accuracy and p99 against load, and the spike second by second."""
+    figure = new_figure(12, 8.5)
+    axes = figure.subplots(2, 2)
+    pieces: dict[tuple[str, str], list[dict]] = {}
+    for piece in sorted(record["pieces"], key=lambda piece: piece["load"]):
+        for row in piece["rows"]:
+            rows = pieces.setdefault((piece["workload"], row["contender"]), [])
+            if all(known["load"] != piece["load"] for known in rows):
+                rows.append({"load": piece["load"], **row})
+    shown = {
+        "right_in_time": "right and in time / offered",
+        "accuracy": "accuracy of answers",
+        "p99": "p99 latency of answers, s",
+    }
+    for place, (key, title) in zip(axes.flat, shown.items(), strict=False):
+        for name, (colour, style, label) in STYLES.items():
+            rows = pieces.get(("poisson", name), [])
+            points = [(row["load"], row[key]) for row in rows if row["status"].get("200", 0) >= 50]
+            if points:
+                place.plot(
+                    *zip(*points, strict=True), style, color=colour, label=label, marker=".", ms=5
+                )
+        place.set(xlabel="load / slow capacity", ylabel=title)
+        place.grid(alpha=0.3)
+    axes.flat[2].axhline(record["slo"], color="k", lw=0.8, ls=":")
+    axes.flat[2].set(yscale="log")
+    axes.flat[0].legend(fontsize="small")
+    last = axes.flat[3]
+    for name in SPIKE:
+        for row in pieces.get(("spike", name), []):
+            line, (colour, style, label) = row["timeline"], STYLES[name]
+            last.plot(line["seconds"], line["right_in_time"], style, color=colour, label=label)
+    last.set(xlabel="seconds; a spike in the middle", ylabel="right and in time / offered")
+    last.set_ylim(0, 1.05)
+    last.grid(alpha=0.3)
+    last.legend(fontsize="small")
+    return save_figure(figure, path)

@@ -1,0 +1,109 @@
+"""Measure the first responder: a spike hits one replica while Ray Serve starts a second one.
+
+python benchmarks/serving_ray.py NETWORKS PIECES results
+
+With superposition the replica that is there takes the spike at once, less accurately; with one
+input per pass, requests are refused until the second one is ready. Both on one machine, whose cores
+they share with Ray, so that the second replica adds less than it would elsewhere.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from serving_contenders import ENGINE, PATH
+
+from mimonets._files import write_text
+from mimonets.evaluation.provenance import environment
+from mimonets.serving.load import Samples, send
+from mimonets.serving.workloads import poisson
+from serving import SLO, timeline
+
+SECONDS, SPIKE_AT = 40.0, 5.0
+LOW, HIGH = 0.5, 2.5  # loads / slow capacity of one replica
+
+
+def make_server(networks: Path, only: int | None):
+    """Make the server of a replica: all modes, or one."""
+    from mimonets.cli._opening import open_network
+    from mimonets.serving.server import Server, ServerSettings
+
+    def opened():
+        network = open_network("network", [networks / "gears"], ENGINE, 1)
+        if only is not None:
+            network.points = [point for point in network.points if point.group == only]
+        return network
+
+    return Server({"network": opened}, ServerSettings(slo=SLO))
+
+
+def measure(networks: Path, only: int | None, capacity: float, port: int) -> dict:
+    """Start one replica, send the spike, and start another as it comes."""
+    import ray
+    from ray import serve
+
+    from mimonets.serving.ray import on_ray, run_on_ray
+
+    make = partial(make_server, networks, only)
+    run_on_ray(make, replicas=1, port=port, block=False)
+    rng = np.random.default_rng(0)
+    before = poisson(LOW * capacity, SPIKE_AT, rng)
+    spike = SPIKE_AT + poisson(HIGH * capacity, SECONDS - SPIKE_AT, rng)
+    schedule = np.concatenate([before, spike])
+    ready_after: list[float] = []
+
+    def scale() -> None:
+        started = time.monotonic()
+        serve.run(on_ray(make, replicas=2), route_prefix="/")
+        ready_after.append(time.monotonic() - started)
+
+    async def load():
+        samples = Samples.read(networks / "samples.npz")
+        sending = asyncio.create_task(
+            send(f"http://127.0.0.1:{port}{PATH}", schedule, samples, slo=SLO)
+        )
+        await asyncio.sleep(SPIKE_AT)
+        await asyncio.to_thread(scale)
+        return await sending
+
+    result = asyncio.run(load())
+    serve.shutdown()
+    ray.shutdown()
+    (ready,) = ready_after
+    alone = (result.intended >= SPIKE_AT) & (result.intended < SPIKE_AT + ready)
+    good = (result.status == 200) & (result.latency <= SLO) & result.right
+    return {
+        "second_replica_after": ready,
+        "right_in_time_until_then": float(good[alone].mean()),
+        "right_in_time_afterwards": float(good[result.intended >= SPIKE_AT + ready].mean()),
+        **result.summary(),
+        "timeline": timeline(result),
+    }
+
+
+def main(networks: str, pieces: str, folder: str) -> None:
+    """Measure with and without superposition."""
+    place = Path(networks).resolve()
+    capacity = json.loads((Path(pieces) / "capacity.json").read_text())["slow_capacity"]
+    rows = {
+        name: measure(place, only, capacity, 18_700 + number)
+        for number, (name, only) in enumerate({"policy": None, "fixed 1": 1}.items())
+    }
+    record = {
+        "environment": {**environment(), "command": "benchmarks/serving_ray.py"},
+        "slo": SLO,
+        "slow_capacity": capacity,
+        "loads": [LOW, HIGH],
+        "rows": rows,
+    }
+    for name, row in rows.items():
+        print(name, row["second_replica_after"], row["right_in_time_until_then"])
+    write_text(Path(folder) / "serving-ray.json", json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,68 @@
+"""The container file and the KServe manifest fit the package, as far as that shows without them."""
+
+import argparse
+import json
+import re
+import shlex
+import tomllib
+
+import pytest
+import yaml
+
+from mimonets.cli import serve
+from numbers_in_docs import ROOT
+from serving.fakes import make_app, make_server
+
+CONTAINER = ROOT / "deploy" / "Containerfile"
+KSERVE = ROOT / "deploy" / "kserve.yaml"
+
+
+def parsed(words):
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    return parser.parse_args(["serve", *words])
+
+
+def instructions():
+    text = CONTAINER.read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [line.split(maxsplit=1) for line in lines]
+
+
+def test_the_container_copies_what_is_there_and_installs_extras_that_exist():
+    found = instructions()
+    for name, rest in found:
+        if name == "COPY":
+            for source in shlex.split(rest)[:-1]:
+                assert (ROOT / source).exists(), source
+    (install,) = (rest for name, rest in found if name == "RUN")
+    extras = re.search(r"\.\[(.+)\]", install).group(1).split(",")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras) <= set(project["optional-dependencies"])
+    assert ROOT.joinpath(project["readme"]).exists()
+    assert "USER" in dict(found), "never as root"
+
+
+def test_the_container_and_kserve_start_the_same_server():
+    found = dict(instructions())
+    assert json.loads(found["ENTRYPOINT"]) == ["mimonets", "serve"]
+    args = parsed(json.loads(found["CMD"]))
+    assert (args.models, args.host, args.port) == (["model=/mnt/models"], "0.0.0.0", 8080)
+    assert args.keys, "it would refuse to start without keys"
+    assert int(found["EXPOSE"]) == args.port
+
+    predictor = yaml.safe_load(KSERVE.read_text())["spec"]["predictor"]
+    (container,) = predictor["containers"]
+    assert predictor["containerConcurrency"] == 0
+    assert vars(parsed(container["args"])) == vars(args)
+    assert container["ports"][0]["containerPort"] == args.port
+    (mount,) = container["volumeMounts"]
+    assert args.keys.startswith(mount["mountPath"] + "/")
+
+
+@pytest.mark.parametrize("probe", ["readinessProbe", "livenessProbe"])
+def test_probes_are_routes_of_the_server(probe):
+    (container,) = yaml.safe_load(KSERVE.read_text())["spec"]["predictor"]["containers"]
+    asked = container[probe]["httpGet"]
+    assert asked["port"] == container["ports"][0]["containerPort"]
+    assert asked["path"] in make_app(make_server()).openapi()["paths"]

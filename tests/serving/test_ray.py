@@ -1,0 +1,95 @@
+"""Scale-out on Ray Serve: two replicas on one machine, one of them killed under load."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from mimonets.cli.main import main
+from mimonets.serving.load import Samples, send
+from serving.test_serve_command import free_port, small_model
+
+SLO = 10.0
+
+
+def test_without_ray_the_line_that_installs_it_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.serve", None)
+    assert main(["serve", "digits", "--ray", "2"]) == 2
+    assert "mimonets[ray]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "message"), [("0", "write 2, or 1-4"), ("4-1", "fewest come")])
+def test_a_wrong_number_of_replicas_is_named(text, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "digits", "--ray", text])
+    assert message in capsys.readouterr().err
+
+
+def replicas_of(driver):
+    """Find the processes of replicas among the descendants' names."""
+    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    return [
+        int(line.split()[0])
+        for line in listed.stdout.splitlines()
+        if "ServeReplica:default:mimonets" in line
+    ]
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    pytest.importorskip("ray.serve", reason="needs ray[serve]: pip install 'mimonets[ray]'")
+    folder, port = small_model(tmp_path / "small"), free_port()
+    command = [sys.executable, "-m", "mimonets.cli.main", "serve", str(folder), "--ray", "2"]
+    known = set(replicas_of(None))
+    driver = subprocess.Popen(
+        [*command, "--port", str(port), "--slo-ms", str(1000 * SLO)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        line = driver.stdout.readline()
+        while line and "Serving 2 replicas" not in line:
+            line = driver.stdout.readline()
+        assert line, "the driver ended"
+        yield f"http://127.0.0.1:{port}/v2/models/small", set(replicas_of(driver)) - known
+    finally:
+        driver.send_signal(signal.SIGINT)
+        try:
+            driver.wait(60)
+        finally:
+            driver.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_killed_replica_loses_what_it_held_and_nothing_else(cluster):
+    url, replicas = cluster
+    assert len(replicas) == 2
+    rng = np.random.default_rng(0)
+    samples = Samples(rng.standard_normal((8, 1, 8, 8), dtype=np.float32))
+    rate, seconds, killed_at = 20.0, 20.0, 8.0
+
+    async def load():
+        schedule = np.arange(int(rate * seconds)) / rate
+        sending = asyncio.create_task(send(url, schedule, samples, slo=SLO))
+        await asyncio.sleep(killed_at)
+        os.kill(next(iter(replicas)), signal.SIGKILL)
+        return await sending
+
+    result = asyncio.run(load())
+    lost = result.status != 200
+    print(json.dumps(result.summary()))
+    # Sent before Ray notices: what was under way there, and at most a second's arrivals.
+    assert not lost[result.intended < killed_at - SLO].any()
+    assert not lost[result.intended > killed_at + 2].any(), "the other one answers"
+    assert lost.sum() <= 1.5 * rate
+    time.sleep(1)
