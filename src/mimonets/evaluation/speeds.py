@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ def measure_speeds(
 ) -> list[dict[str, Any]]:
     """Race every point in every engine on one thread; one row of plain data for each point.
 
-    Speed does not depend on the weights, so networks need not be trained.
+    Seconds are CPU time, which others on the machine disturb little. Speed does not depend on the
+    weights, so networks need not be trained.
 
     Args:
         points: names must differ.
@@ -59,7 +61,8 @@ def measure_speeds(
             for point in points
             for engine in engines
         ]
-        timings = {t.name: t for t in race(contenders, rounds=rounds, after_round=after_round)}
+        raced = race(contenders, rounds=rounds, after_round=after_round, clock=time.process_time)
+        timings = {timing.name: timing for timing in raced}
     return [
         _row(point, {engine: timings[f"{engine}: {point.name}"] for engine in engines}, batch_size)
         for point in points

@@ -47,6 +47,7 @@ def measure_plan_speed(plan: Plan, folder: Path, only: str = "", rounds: int = 9
         "environment": environment(),
         "batch_size": BATCH_SIZE,
         "threads": 1,
+        "clock": "CPU time",
         "engines": list(ENGINES),
         "rows": [
             {**row, "what": title}
