@@ -36,25 +36,33 @@ def draw_against_macs(record: Record, path: Path) -> Path:
 
 
 def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
-    """Draw accuracy against ``x`` on a scale of doublings, one line per group, rows named."""
+    """Draw accuracy against ``x`` on a logarithmic scale, one line per group, rows named."""
     _draw_groups(axes, rows, x, unit)
+    heights = [row["ours"] for row in rows]
+    close = 0.12 * (max(heights) - min(heights))
     for row in rows:
+        crowded = any(  # by a point below it, whose name goes below
+            0 < row["ours"] - other["ours"] < close and 0.8 < other[x] / row[x] < 1.25
+            for other in rows
+        )
         axes.annotate(
             row["what"],
             (row[x] / unit, row["ours"]),
-            xytext=(6, -10),
+            xytext=(6, 5 if crowded else -10),
             textcoords="offset points",
             fontsize=7,
             color="dimgray",
             bbox=BEHIND_TEXT,
         )
-    axes.set_xscale("log", base=2)
+    axes.set_xscale("log")
     low, high = (pick(row[x] for row in rows) / unit for pick in (min, max))
-    ticks = [
-        2.0**power for power in range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1)
-    ]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xlim(low / 1.2, high * 2.1)
+    low, high = low / 1.2, high * 2.1
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low > 4 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(low, high)
     axes.set_ylabel("test accuracy, %")
     axes.grid(alpha=0.3)
 

@@ -85,7 +85,7 @@ def draw_against_speed(record: Record, speeds: Record, path: Path) -> Path:
     """Draw accuracy against measured inputs per second, every row with its name."""
     fast = {row["what"]: row["inputs_per_second"] for row in speeds["rows"]}
     rows = [
-        {**row, "speed": fast[row["what"]]}
+        {**{name: row[name] for name in row if name != "paper"}, "speed": fast[row["what"]]}
         for row in record["rows"]
         if "ours" in row and row["what"] in fast and row["unit"] == "%"
     ]
