@@ -555,6 +555,6 @@ PLACES = {
     ],
     "docs/cost.md": [datamux_rows],
     "docs/your-network.md": [superposed_digits_table, superposed_resnet_table, superpose_overhead],
-    "docs/superposition.md": [text_cost_rows, recall_rows],
+    "docs/superposition.md": [text_cost_rows, recall_rows, lambda: measured_rows("shared-keys")],
     "docs/theory.md": [bounds_rows, crosstalk_rows],
 }
