@@ -571,6 +571,6 @@ PLACES = {
         lambda: superposed_table("superpose-minilm"),
         superpose_overhead,
     ],
-    "docs/superposition.md": [text_cost_rows, recall_rows],
+    "docs/superposition.md": [text_cost_rows, recall_rows, lambda: measured_rows("shared-keys")],
     "docs/theory.md": [bounds_rows, crosstalk_rows],
 }
