@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
         overhead[active] = {"median": median - 1, "low": low - 1, "high": high - 1}
         print(f"{active} active: {median - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})")
     record = {
-        "environment": environment(),
+        "environment": {**environment(), "command": "superpose_overhead.py results"},
         "network": SIZE,
         "num_streams": STREAMS,
         "batch_size": BATCH,

@@ -42,6 +42,7 @@ class ResNet(nn.Module):
         self.layer1 = self._stage(16, 16, 1, blocks)
         self.layer2 = self._stage(16, 32, 2, blocks)
         self.layer3 = self._stage(32, 64, 2, blocks)
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.linear = nn.Linear(64, 10)
 
     @staticmethod
@@ -53,7 +54,7 @@ class ResNet(nn.Module):
         """Classify images."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
-        return self.linear(x.mean(dim=(2, 3)))
+        return self.linear(self.pool(x))
 
 
 def pretrained(weights: Path, depth: int) -> ResNet:

@@ -109,16 +109,41 @@ def engines_memory_table():
 
 
 def engines_digits_table():
-    """One group of the digits network."""
+    """One group of the digits network: calls in a row, and in turn with other engines."""
+    found = result("bench-engines")["digits"]
     rows = [
         [
             f"`{engine_name(name)}`",
-            f"{row['milliseconds']:.2f}",
-            f"{row['over_eager']['median']:.1f}",
+            *(
+                cell
+                for what in ("in a row", "in turn")
+                for cell in (
+                    f"{found[what][name]['milliseconds']:.2f}",
+                    f"{found[what][name]['over_eager']['median']:.1f}",
+                )
+            ),
         ]
-        for name, row in result("bench-engines")["digits"].items()
+        for name in found["in a row"]
     ]
-    return table(["engine", "ms", "times as fast as eager"], rows)
+    header = ["engine", "in a row, ms", "times as fast as eager", "in turn, ms"]
+    return table([*header, "times as fast as eager"], rows)
+
+
+def engines_compiled_table():
+    """torch.compile against eager."""
+    names = {"wideresnet": "WideResNet-28-10", "mimoconv": "MIMOConv-28-10, 4 active"}
+    rows = [
+        [
+            f"`{engine_name(title.partition(', ')[0])}`",
+            names[title.partition(", ")[2]],
+            f"{row['inputs_per_second']:.1f}",
+            f"{row['over_eager_wideresnet']['median']:.2f}",
+            f"{row['first_answer_cpu_seconds']:.0f}",
+        ]
+        for title, row in result("bench-engines")["compiled"].items()
+    ]
+    header = ["engine", "network", "inputs/s", "× eager WideResNet", "first answer after, s"]
+    return table(header, rows, left=2)
 
 
 def engines_accuracy_table():
@@ -192,16 +217,16 @@ def superposed_digits_table():
     return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
 
 
-def superposed_resnet_table():
+def superposed_table(name):
     rows = [
         [
-            row["name"],
+            row["name"] + (f", {row['steps']} steps" if "steps" in row else ""),
             str(row["active_streams"]),
             f"{100 * row['accuracy']:.1f} ({100 * row['interval'][0]:.1f} to "
             f"{100 * row['interval'][1]:.1f})",
             f"{row['macs'] / 1e6:.0f}",
         ]
-        for row in result("superpose-resnet56")["rows"]
+        for row in result(name)["rows"]
     ]
     return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
 
@@ -432,8 +457,82 @@ def measured_rows(name):
     return table(["network", "inputs per pass", "MMAC/input", "test accuracy, %", "seeds"], rows)
 
 
+def gears_table():
+    """One set of weights in two gears, and the pair: speed, memory, and accuracy where trained."""
+    trained = result("gears")["rows"] if (ROOT / "results" / "gears.json").is_file() else []
+    accuracies = {row["what"]: row for row in trained if "ours" in row}
+    rows = []
+    for row in result("gears-speed")["rows"]:
+        tested = accuracies.get(row["what"])
+        rows.append(
+            [
+                row["what"],
+                f"{row['macs'] / 1e6:.2f}",
+                f"{row['inputs_per_second']:.0f}",
+                f"`{row['engine']}`",
+                f"{row['weight_bytes'] / 1e3:.0f}",
+                f"{row['peak_bytes'] / 1e6:.1f}",
+                written(tested, "ours", "deviation") if tested else "not run",
+                str(tested["seeds"]) if tested else "",
+            ]
+        )
+    header = ["network", "MMAC/input", "inputs/s", "engine", "weights, kB", "a pass, MB"]
+    return table([*header, "test accuracy, %", "seeds"], rows)
+
+
+def ensemble_table():
+    """Slow mode beside a plain network: one line per network, one column per measure."""
+    found = {}
+    for row in result("ensemble")["rows"]:
+        if "ours" in row:
+            title, _, measure = row["what"].partition(": ")
+            found.setdefault(title, {})[measure or "accuracy"] = row
+    measures = list(next(iter(found.values())))
+    rows = [
+        [
+            title,
+            f"{cells['accuracy']['macs'] / 1e6:.2f}",
+            str(cells["accuracy"]["seeds"]),
+            *(written_short(cells[measure]) for measure in measures),
+        ]
+        for title, cells in found.items()
+    ]
+    units = {name: row["unit"] for name, row in next(iter(found.values())).items()}
+    return table(["network", "MMAC/input", "seeds", *(f"{m}, {units[m]}" for m in measures)], rows)
+
+
+def written_short(row):
+    digits = 3 if row["unit"] == "nats" else 1
+    spread = f" ± {row['deviation']:.{digits}f}" if "deviation" in row else ""
+    return f"{row['ours']:.{digits}f}{spread}"
+
+
+def speed_rows(name):
+    """Accuracy beside measured speed of what has been run of an experiment."""
+    speeds = {row["what"]: row for row in result(f"{name}-speed")["rows"]}
+    rows = [
+        [
+            row["what"],
+            str(row["streams"]),
+            f"{row['macs'] / 1e6:.2f}",
+            f"{speeds[row['what']]['inputs_per_second']:.0f}",
+            f"`{speeds[row['what']]['engine']}`",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+        ]
+        for row in result(name)["rows"]
+        if "ours" in row
+    ]
+    header = ["network", "inputs per pass", "MMAC/input", "inputs/s", "engine"]
+    return table([*header, "test accuracy, %", "seeds"], rows)
+
+
 PLACES = {
-    "docs/when-it-pays.md": [lambda: measured_rows("mnist-map"), published_table],
+    "docs/when-it-pays.md": [
+        lambda: measured_rows("mnist-map"),
+        lambda: speed_rows("mnist-map"),
+        published_table,
+    ],
     "README.md": [headline_table, plain_at_that_cost, engines_summary],
     "docs/results.md": [
         standing,
@@ -442,6 +541,9 @@ PLACES = {
         lambda: experiment_table("mnist-readout"),
         lambda: experiment_table("synthetic"),
         accuracy_against_macs,
+        gears_table,
+        ensemble_table,
+        lambda: experiment_table("lra-cpu"),
         cost_differences,
         demo_table,
     ],
@@ -449,6 +551,7 @@ PLACES = {
         engines_table,
         engines_memory_table,
         engines_digits_table,
+        engines_compiled_table,
         engines_accuracy_table,
         engines_former_table,
         engines_large_batch,
@@ -462,7 +565,12 @@ PLACES = {
         machine,
     ],
     "docs/cost.md": [datamux_rows],
-    "docs/your-network.md": [superposed_digits_table, superposed_resnet_table, superpose_overhead],
+    "docs/your-network.md": [
+        superposed_digits_table,
+        lambda: superposed_table("superpose-resnet56"),
+        lambda: superposed_table("superpose-minilm"),
+        superpose_overhead,
+    ],
     "docs/superposition.md": [text_cost_rows, recall_rows],
     "docs/theory.md": [bounds_rows, crosstalk_rows],
 }

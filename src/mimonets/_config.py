@@ -13,11 +13,11 @@ Limits stand beside the fields they belong to:
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
+
+from mimonets._messages import short
 
 C = TypeVar("C", bound="Config")
 
@@ -144,26 +144,3 @@ def is_whole(value: object) -> TypeGuard[int]:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Tell whether a setting is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def short(value: object, most: int = 60) -> str:
-    """Show a value in a message, cut if it is long.
-
-    >>> short("x" * 100, most=10)
-    "'xxxxxx..."
-    """
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # deeply nested, or an integer of thousands of digits
-        return f"a {type(value).__name__}"
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Suggest the name that was probably meant, in brackets; nothing if none is close.
-
-    >>> did_you_mean("widht", ["depth", "width"])
-    " (did you mean 'width'?)"
-    """
-    close = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {prefix + close[0]!r}?)" if close else ""

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean
 from mimonets.models import MODELS, Model, read_config
 from mimonets.models.pretrained import load_pretrained, pretrained_folder, pretrained_names
 from mimonets.models.registry import model_class_for

@@ -4,10 +4,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from mimonets._messages import first_line
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write beside the place and move there when complete, so that no half a file is ever seen."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two processes may write at once
     try:
         part.touch()
         mode = part.stat().st_mode
@@ -31,8 +33,7 @@ def write_safely(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write_atomically(path, write)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OSError(
-            f"{path} could not be written ({reason}); what was there before is untouched. "
-            f"Make room and go on with resume=True (--resume)."
+            f"{path} could not be written ({first_line(error)}); what was there before is "
+            f"untouched. Make room and go on with resume=True (--resume)."
         ) from error

@@ -11,7 +11,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from mimonets._config import MAX_SIZE, Config, is_number, is_whole, short, size
+from mimonets._config import MAX_SIZE, Config, is_number, is_whole, size
+from mimonets._messages import short
 
 Array = np.ndarray[Any, Any]
 InputKind = Literal["image", "tokens"]

@@ -1,11 +1,16 @@
 """The door to exporting."""
 
 import json
+from argparse import Namespace
 
 import pytest
+import torch
 
-from mimonets import Engine, save
+from mimonets import Engine, create, list_models, load, save
+from mimonets.cli.export import _recipe
 from mimonets.cli.main import main
+from mimonets.models.pretrained import find_folder
+from mimonets.recipes import load_recipe
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -27,6 +32,50 @@ def test_int8_without_data_is_refused(small_conv, tmp_path, capsys):
     assert main(["export", str(tmp_path / "model"), "--out", str(out), "--int8"]) == 2
     assert "calibrated and checked on a run's data" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_shipped_model_is_exported_by_its_name(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["export", "digits", "--out", str(out), "--active-streams", "max", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["modes"][0]["active_streams"] == 4
+    images = torch.rand(5, 1, 8, 8)
+    with torch.no_grad():
+        wanted = create("digits", pretrained=True)(images[:4])
+    torch.testing.assert_close(Engine(out, "onnxruntime")(images)[:4], wanted)
+
+
+def test_a_model_to_export_is_opened_by_its_name_or_its_folder(small_conv, tmp_path):
+    assert load(find_folder("digits")).config == create("digits", pretrained=True).config
+    save(small_conv, tmp_path / "digits")
+    assert load(find_folder(tmp_path / "digits")).title == small_conv.title
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_the_card_of_a_shipped_model_names_the_recipe_of_its_data(name):
+    args = Namespace(source=name, recipe=None, int8=True, data_dir=None)
+    found = _recipe(args, find_folder(name), False)
+    assert load_recipe(found.name).model == create(name, pretrained=True).config
+    args.int8 = False
+    assert _recipe(args, find_folder(name), False) is None
+
+
+@pytest.mark.slow
+def test_int8_of_a_shipped_model_is_calibrated_on_the_data_of_its_recipe(tmp_path, capsys):
+    pytest.importorskip("nncf")
+    out = tmp_path / "out"
+    assert main(["export", "digits", "--out", str(out), "--int8", "--json"]) == 0
+    modes = json.loads(capsys.readouterr().out)["modes"]
+    for mode in modes:
+        assert mode["accuracy"]["float32"] > 0.9
+        for precision in ("onnxruntime-int8", "openvino-int8"):
+            assert mode["accuracy"][precision] >= mode["accuracy"]["float32"] - 0.003
+
+
+def test_a_name_that_nothing_has_is_refused_with_those_that_are_there(tmp_path, capsys):
+    assert main(["export", "digit", "--out", str(tmp_path / "out")]) == 2
+    assert "no model of that name (did you mean 'digits'?)" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_no_model_is_refused(tmp_path, capsys):

@@ -85,7 +85,7 @@ def test_validation_items_depend_on_the_seed_only():
     assert torch.equal(first.validation.images, again.validation.images)
     assert not torch.equal(first.validation.images, other.validation.images)
     with pytest.raises(ValueError, match="cannot hold 1500 of 1500 training items out"):
-        load_data(DataConfig(validation=1500))
+        load_data(DataConfig(validation=1500)).read()
 
 
 def test_a_limit_keeps_every_class():
@@ -97,7 +97,7 @@ def test_a_limit_keeps_every_class():
 def test_a_crop_that_does_not_fit_is_refused():
     assert load_data(DataConfig(crop=6)).train.shape == (1, 6, 6)
     with pytest.raises(ValueError, match="a crop of 20x20 does not fit images of 8x8"):
-        load_data(DataConfig(crop=20))
+        load_data(DataConfig(crop=20)).read()
 
 
 def test_holding_nothing_out_changes_nothing():
@@ -126,21 +126,21 @@ def test_folders_that_do_not_fit_are_answered_in_one_line(tmp_path):
     folder = write_images(tmp_path / "pets")
     Image.new("RGB", (9, 9)).save(folder / "dog" / "big.png")
     with pytest.raises(ValueError, match=r"0.png is 6x4 and .*big.png is 9x9: bring all"):
-        load_data(DataConfig(name="folder", dir=str(folder)))
+        load_data(DataConfig(name="folder", dir=str(folder))).read()
     (folder / "dog" / "big.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match="big.png is damaged or not complete"):
-        load_data(DataConfig(name="folder", dir=str(folder)))
+        load_data(DataConfig(name="folder", dir=str(folder))).read()
     with pytest.raises(ValueError, match="is no folder: give one with a sub-folder per class"):
-        load_data(DataConfig(name="folder", dir=str(tmp_path / "nowhere")))
+        load_data(DataConfig(name="folder", dir=str(tmp_path / "nowhere"))).read()
     with pytest.raises(ValueError, match="cat has 0 sub-folders: make one per class"):
-        load_data(DataConfig(name="folder", dir=str(folder / "cat")))
+        load_data(DataConfig(name="folder", dir=str(folder / "cat"))).read()
     (folder / "fish").mkdir()
     with pytest.raises(ValueError, match="fish holds no image"):
-        load_data(DataConfig(name="folder", dir=str(folder)))
+        load_data(DataConfig(name="folder", dir=str(folder))).read()
     write_images(tmp_path / "two" / "train")
     write_images(tmp_path / "two" / "test", classes=("cat", "eel"))
     with pytest.raises(ValueError, match="has the classes eel, .* the class counts do not fit"):
-        load_data(DataConfig(name="folder", dir=str(tmp_path / "two")))
+        load_data(DataConfig(name="folder", dir=str(tmp_path / "two"))).read()
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (4, 6, 3), (3, 4, 6)])
@@ -160,22 +160,22 @@ def test_an_npz_that_does_not_fit_is_answered_in_one_line(tmp_path):
     path = tmp_path / "a.npz"
     config = DataConfig(name="npz", dir=str(path))
     with pytest.raises(ValueError, match="there is no file"):
-        load_data(config)
+        load_data(config).read()
     path.write_bytes(b"PK half")
     with pytest.raises(ValueError, match="a.npz is damaged or not complete"):
-        load_data(config)
+        load_data(config).read()
     np.savez(path, pixels=np.zeros(3))
     with pytest.raises(ValueError, match="holds pixels: expected images and labels"):
-        load_data(config)
+        load_data(config).read()
     np.savez(path, images=np.zeros((3, 4, 4)), labels=np.arange(3))
     with pytest.raises(ValueError, match="expected uint8 images .* these are float64"):
-        load_data(config)
+        load_data(config).read()
     np.savez(path, images=np.zeros((3, 4, 4), np.uint8), labels=np.arange(2))
     with pytest.raises(ValueError, match="3 images need as many labels"):
-        load_data(config)
+        load_data(config).read()
     np.savez(path, images=np.zeros((3, 4, 4), np.uint8), labels=np.array([{}, 1, 2], dtype=object))
     with pytest.raises(ValueError, match=r"a.npz, labels.npy holds Python objects.*plain arrays"):
-        load_data(config)
+        load_data(config).read()
 
 
 def test_sets_refuse_parts_that_do_not_fit():

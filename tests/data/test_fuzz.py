@@ -196,7 +196,7 @@ def hammer(kind, folder, monkeypatch, rounds, seed):
     source = random.Random(f"{kind} {seed}")
     place = where / "a.npz" if name == "npz" else where
     config = DataConfig(name=name, dir=str(place), download=False)
-    load_data(config)  # untouched
+    load_data(config).read()  # untouched
     refused = 0
     for number in range(rounds):
         path = source.choice(files)
@@ -207,7 +207,7 @@ def hammer(kind, folder, monkeypatch, rounds, seed):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Pillow warns about what it forgives
-                load_data(config)
+                load_data(config).read()
         except ValueError as error:
             refused += 1
             message = str(error)

@@ -77,7 +77,7 @@ def test_an_archive_with_a_huge_member_is_refused_at_its_header(pack, tmp_path):
     path = tmp_path / f"aclImdb.tar.{pack}"
     path.write_bytes(squeeze(pack, entry.tobuf(), 2**22))
     with pytest.raises(ValueError, match=rf"{path.name} is damaged .*unpacks to {10 * GIB} bytes"):
-        load_data(DataConfig(name="text", dir=str(tmp_path)))
+        load_data(DataConfig(name="text", dir=str(tmp_path))).read()
 
 
 def test_an_archive_that_unpacks_without_end_is_left(tmp_path):
@@ -117,7 +117,7 @@ def test_an_npz_header_of_ten_gigabytes_is_refused_before_allocating(tmp_path):
     path = tmp_path / "a.npz"
     npz_with_header(path, (10 * GIB,), bytes(10))
     with pytest.raises(ValueError, match=rf"bytes do not hold the shape \({10 * GIB},\)"):
-        load_data(DataConfig(name="npz", dir=str(path)))
+        load_data(DataConfig(name="npz", dir=str(path))).read()
 
 
 def test_an_npz_that_unpacks_to_too_much_is_refused(tmp_path):
@@ -152,7 +152,7 @@ def test_a_picture_of_too_many_pixels_is_not_unpacked(side, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.png").write_bytes(png_with_header(side, side))
     with pytest.raises(ValueError, match="a.png has .*pixels, and at most 16777216 are read"):
-        load_data(DataConfig(name="folder", dir=str(tmp_path)))
+        load_data(DataConfig(name="folder", dir=str(tmp_path))).read()
 
 
 def test_sixteen_bits_of_grey_are_scaled_to_eight(tmp_path):
@@ -189,7 +189,7 @@ def test_cifar_labels_that_are_no_integers_are_refused(labels, tmp_path):
     for name in ("train", "test"):
         (folder / name).write_bytes(pickle.dumps(batch))
     with pytest.raises(ValueError, match="train is damaged or not complete"):
-        load_data(DataConfig(name="cifar100", dir=str(tmp_path)))
+        load_data(DataConfig(name="cifar100", dir=str(tmp_path))).read()
 
 
 def test_svhn_labels_that_are_no_integers_are_refused(tmp_path):
@@ -199,7 +199,7 @@ def test_svhn_labels_that_are_no_integers_are_refused(tmp_path):
         content = {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[3.7], [1]])}
         scipy.io.savemat(tmp_path / f"{name}_32x32.mat", content)
     with pytest.raises(ValueError, match="y holds other numbers than the integers 1 to 10"):
-        load_data(DataConfig(name="svhn", dir=str(tmp_path)))
+        load_data(DataConfig(name="svhn", dir=str(tmp_path))).read()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_svhn_labels_that_are_no_integers_are_refused(tmp_path):
 def test_arrays_that_are_no_images_are_refused(images, message, tmp_path):
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(2))
     with pytest.raises(ValueError, match=message):
-        load_data(DataConfig(name="npz", dir=str(tmp_path / "a.npz")))
+        load_data(DataConfig(name="npz", dir=str(tmp_path / "a.npz"))).read()
 
 
 def test_images_without_height_are_no_image_set():
@@ -228,7 +228,7 @@ def test_an_empty_split_is_refused(tmp_path):
         (tmp_path / f"{stem}-images-idx3-ubyte").write_bytes(idx_header(0, 28, 28))
         (tmp_path / f"{stem}-labels-idx1-ubyte").write_bytes(idx_header(0))
     with pytest.raises(ValueError, match="mnist: there is no train item in"):
-        load_data(DataConfig(name="mnist", dir=str(tmp_path)))
+        load_data(DataConfig(name="mnist", dir=str(tmp_path))).read()
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):

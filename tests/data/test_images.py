@@ -8,9 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from mimonets._inputs import InputSpec
 from mimonets.data import DataConfig, load_data
 from mimonets.data.images.cifar import to_grey
 from mimonets.data.images.mnist import read_idx
+from mimonets.data.registry import split_batches
 
 
 def idx(array):
@@ -47,7 +49,9 @@ def test_idx_files_are_read_flat_or_as_torchvision_left_them(name, packed, tmp_p
     write_mnist(tmp_path / "flat", rng, packed=packed)
     write_mnist(tmp_path / "tree" / tree / "raw", np.random.default_rng(0), packed=packed)
     flat, tree = (
-        load_data(DataConfig(name=name, dir=str(tmp_path / place), download=False, validation=5))
+        load_data(
+            DataConfig(name=name, dir=str(tmp_path / place), download=False, validation=5)
+        ).read()
         for place in ("flat", "tree")
     )
     assert flat.train.images.shape == (15, 1, 28, 28)
@@ -72,7 +76,7 @@ def test_a_half_idx_file_is_named_and_not_used(cut, tmp_path, rng):
     path = tmp_path / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(ValueError, match=f"{path.name} is damaged or not complete"):
-        load_data(DataConfig(name="mnist", dir=str(tmp_path), download=False))
+        load_data(DataConfig(name="mnist", dir=str(tmp_path), download=False)).read()
 
 
 def test_an_idx_file_of_another_kind_is_refused(tmp_path):
@@ -154,7 +158,7 @@ def test_a_harmful_pickle_is_refused_and_not_run(tmp_path):
     for name in ("train", "test"):
         (folder / name).write_bytes(pickle.dumps({b"data": Harm()}))
     with pytest.raises(ValueError, match="mkdir, which no image file needs"):
-        load_data(DataConfig(name="cifar100", dir=str(tmp_path)))
+        load_data(DataConfig(name="cifar100", dir=str(tmp_path))).read()
     assert not (tmp_path / "harm").exists()
 
 
@@ -163,25 +167,25 @@ def test_damaged_cifar_files_are_named(tmp_path, rng, write_tar):
     write_cifar(folder, rng)
     (folder / "data_batch_3.bin").write_bytes(b"12345")
     with pytest.raises(ValueError, match=r"data_batch_3.bin is damaged .*5 bytes are not records"):
-        load_data(DataConfig(name="cifar10", dir=str(tmp_path)))
+        load_data(DataConfig(name="cifar10", dir=str(tmp_path))).read()
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(ValueError, match="holds no data_batch_3.bin: unpack the archive again"):
-        load_data(DataConfig(name="cifar10", dir=str(tmp_path)))
+        load_data(DataConfig(name="cifar10", dir=str(tmp_path))).read()
     packed = tmp_path / "packed"
     packed.mkdir()
     archive = write_tar(packed / "cifar-10-binary.tar.gz", {"x/data_batch_1.bin": bytes(99999)})
     with pytest.raises(ValueError, match="it holds no data_batch_2.bin"):
-        load_data(DataConfig(name="cifar10", dir=str(packed)))
+        load_data(DataConfig(name="cifar10", dir=str(packed))).read()
     archive.write_bytes(archive.read_bytes()[:60])
     with pytest.raises(ValueError, match="cifar-10-binary.tar.gz is damaged or not complete"):
-        load_data(DataConfig(name="cifar10", dir=str(packed)))
+        load_data(DataConfig(name="cifar10", dir=str(packed))).read()
     (folder / "data_batch_3.bin").write_bytes(b"")
     python = tmp_path / "python" / "cifar-100-python"
     python.mkdir(parents=True)
     for name in ("train", "test"):
         (python / name).write_bytes(pickle.dumps({b"data": np.zeros(3)})[:-4])
     with pytest.raises(ValueError, match="train is damaged or not complete"):
-        load_data(DataConfig(name="cifar100", dir=str(python.parent)))
+        load_data(DataConfig(name="cifar100", dir=str(python.parent))).read()
 
 
 @pytest.mark.slow
@@ -209,6 +213,19 @@ def test_the_image_task_is_grey_cifar_without_padding(tmp_path, rng):
     assert (data.train.vocab_size, data.train.num_classes) == (256, 10)
 
 
+def test_fewer_pixels_of_the_image_task_are_averages_of_squares(tmp_path, rng):
+    write_cifar(tmp_path / "cifar-10-batches-bin", rng)
+    full = load_data(DataConfig(name="image", dir=str(tmp_path))).test.tokens
+    small = load_data(DataConfig(name="image", dir=str(tmp_path), length=256)).test
+    assert (small.lengths == 256).all()
+    for y, x in ((0, 0), (3, 11), (15, 15)):
+        square = full.view(-1, 32, 32)[:, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].double()
+        assert small.tokens[:, 16 * y + x].tolist() == square.mean(dim=(1, 2)).round().tolist()
+    for wrong in (200, 2048, 9):
+        with pytest.raises(ValueError, match=f"length={wrong} does not fit image: choose from 10"):
+            load_data(DataConfig(name="image", dir=str(tmp_path), length=wrong))
+
+
 def test_svhn_labels_its_zero_as_ten(tmp_path, rng):
     import scipy.io
 
@@ -221,7 +238,7 @@ def test_svhn_labels_its_zero_as_ten(tmp_path, rng):
     assert np.array_equal(data.train.images[3].permute(1, 2, 0), pixels[..., 3])
     (tmp_path / "test_32x32.mat").write_bytes(b"MATLAB 5.0" + b" " * 200)
     with pytest.raises(ValueError, match="test_32x32.mat is damaged or not complete"):
-        load_data(DataConfig(name="svhn", dir=str(tmp_path)))
+        load_data(DataConfig(name="svhn", dir=str(tmp_path))).read()
 
 
 def test_digits_need_no_files():
@@ -244,4 +261,36 @@ def test_writers_of_digits_are_kept_apart():
     assert (len(everything.train), everything.validation) == (1500, None)
     assert np.array_equal(everything.test.images, data.test.images)
     with pytest.raises(ValueError, match="validation=1500 leaves nothing of 1500 digits"):
-        load_data(DataConfig(name="digits-writers", validation=1500))
+        load_data(DataConfig(name="digits-writers", validation=1500)).read()
+
+
+def write_image_files(name, folder, rng):
+    """Write a small data set in its original files, and give those to train on."""
+    if name == "mnist":
+        write_mnist(folder, rng, packed=True)
+        return list(folder.glob("train-*"))
+    write_cifar(folder / "cifar-10-batches-bin", rng)
+    return list(folder.glob("*/data_batch_*"))
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_evaluation_opens_no_training_file_and_training_no_test_file(name, tmp_path, rng):
+    training = write_image_files(name, tmp_path, rng)
+    config = DataConfig(name=name, dir=str(tmp_path), download=False, validation=5)
+    channels = 1 if name == "mnist" else 3
+    spec = InputSpec(
+        kind="image", shape=(channels, 1, 1), mean=(1.0,) * channels, deviation=(2.0,) * channels
+    )
+    before = next(iter(split_batches(config, spec=spec)))[0]
+    for file in training:
+        file.rename(file.with_suffix(".away"))
+    assert torch.equal(next(iter(split_batches(config, spec=spec)))[0], before)
+    with pytest.raises(ValueError, match="train|data_batch"):
+        load_data(config).read()
+    for file in tmp_path.glob("**/*"):
+        if file.is_file() and file.suffix != ".away":
+            file.unlink()
+    for file in training:
+        file.with_suffix(".away").rename(file)
+    data = load_data(config)
+    assert len(data.train) + len(data.validation) == (20 if name == "mnist" else 35)

@@ -78,6 +78,7 @@ def test_a_plan_of_ones_own_is_one_file(tmp_path):
         ("{4: 90}", "{four: 90}", "numbers of active streams"),
         ("source: mine", "axis: speed\nsource: mine", "axis='speed' is not known: choose from str"),
         ("trials:", "averages: [7]\ntrials:", "average 1 must hold keys and values"),
+        ("trials:", "differences: [{title: a, of: b}]\ntrials:", "difference 1: 'from' is missing"),
         ("title", "{", "plan mine is no YAML"),
     ],
 )
@@ -124,3 +125,24 @@ def test_the_papers_average_is_the_mean_of_its_tasks():
         assert average.paper[0] == pytest.approx(mean, abs=0.02)
         if None not in deviations:
             assert average.paper[1] == pytest.approx(sum(deviations) / 5, abs=0.006)
+
+
+def test_the_papers_drops_at_the_scale_of_a_cpu_are_those_of_its_deep_networks():
+    table = load_plan("lra").trials
+    printed = {trial.title: next(iter(trial.paper.values()))[0] for trial in table}
+    plan = load_plan("lra-cpu")
+    recipes = {trial.title: trial.recipe for trial in plan.trials}
+    for drop in plan.differences:
+        _, task, _, network = recipes[drop.of].split("-", 3)
+        assert recipes[drop.above] == f"lra-{task}-cpu-performer"
+        expected = printed[f"{network}, deep, {task}"] - printed[f"performer, deep, {task}"]
+        assert drop.paper == pytest.approx(expected, abs=1e-9)
+    assert len(plan.differences) == 9
+
+
+def test_networks_of_a_task_get_the_same_budget_and_size():
+    for task in ("listops", "text", "image"):
+        trials = [t.load(0) for t in load_plan("lra-cpu").trials if f"lra-{task}-" in t.recipe]
+        assert len({(t.train.steps, t.train.batch_size, t.train.lr) for t in trials}) == 1
+        assert len({(t.model.depth, t.model.dim, t.model.heads) for t in trials}) == 1
+        assert len({t.data for t in trials}) == 1

@@ -3,18 +3,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from mimonets.experiments import RunOptions
 from mimonets.experiments.compare import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
-from mimonets.experiments.plan import Average, Plan, Trial
+from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.experiments.trained import (
     average_row,
+    difference_row,
     measure_plan,
     read_run_record,
     run_folder,
     trial_rows,
 )
+from mimonets.models import load
+from mimonets.models.evaluating import evaluating
+from mimonets.recipes.execute import split_batches
 
 SMALL = ("train.epochs=2", "data.limit=64", "train.batch_size=8", "train.threads=1")
 TRIAL = Trial(
@@ -127,6 +132,19 @@ def test_an_average_needs_all_of_its_trials():
     assert average_row(average, []).verdict == "not run"
 
 
+def test_a_difference_needs_both_of_its_trials():
+    def row(what, ours, deviation):
+        return accuracy_row(what, ours, deviation, 3, (None, None), scaled_down=True)
+
+    rows = [row("net", 50.0, 3.0), row("plain", 52.5, 4.0), row("missing", None, None)]
+    found = difference_row(Difference("net - plain", "net", "plain", paper=-1.0), rows)
+    assert (found.ours, found.deviation, found.unit, found.paper) == (-2.5, 5.0, "points", -1.0)
+    assert found.verdict == "scaled down"
+    assert difference_row(Difference("a", "missing", "plain"), rows).verdict == "not run"
+    with pytest.raises(ValueError, match="names 'other', which is no row: it must be one of net"):
+        difference_row(Difference("a", "net", "other"), rows)
+
+
 def test_a_scaled_plan_is_marked_and_kept_apart(tmp_path):
     small = replace(TRIAL, seeds=(0,))
     rows, details = measure_plan(
@@ -150,3 +168,56 @@ def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path)
     assert str(tmp_path) not in json.dumps(details), "records carry no paths"
     assert taught.scaled(0.5).teacher == "small,scale=0.5"
     assert "--set train.teacher=runs/reproduce/small/seed-0/model" in taught.command()
+
+
+def test_a_network_with_gears_is_tested_in_each(tmp_path):
+    geared = Trial(
+        name="geared",
+        title="Geared",
+        recipe="cifar10-cpu-gears-widths",
+        settings=(
+            *(*SMALL, "data.name=digits", "data.crop=null", "data.validation=0"),
+            *("model.in_channels=1", "model.image_size=8", "model.pool=1"),
+        ),
+    )
+    plan = replace(PLAN, trials=(geared,))
+    rows, details = measure_plan(plan, RunOptions(runs=tmp_path))
+    slow, fast = rows
+    assert (slow.what, fast.what) == ("Geared, gear 1", "Geared, gear 2")
+    assert fast.macs < slow.macs / 3
+    model = load(run_folder(geared, 0, tmp_path) / "model")
+    for gear, row in enumerate(rows, start=1):
+        batches = split_batches(geared.load(0), "test", spec=model.input_spec)
+        with evaluating(model):
+            right = [(model(x, gear=gear).argmax(1) == y) for x, y in batches.epoch(0)]
+        assert row.ours == pytest.approx(100 * torch.cat(right).float().mean().item())
+    assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)
+
+
+def test_a_network_is_judged_on_foreign_images_where_the_plan_asks(tmp_path):
+    pytest.importorskip("matplotlib")
+    judged = replace(TRIAL, seeds=(0,), foreign="letters", title="Small, digits", only_modes=(1,))
+    plan = replace(PLAN, trials=(judged,), axis="uncertainty")
+    rows, details = measure_plan(plan, RunOptions(runs=tmp_path))
+    found = details["runs"][0]["uncertainty"]["1"]
+    assert rows[0].what == "Small, digits"
+    assert {row.what.partition(": ")[2]: row.ours for row in rows[1:]} == pytest.approx(
+        {
+            "negative log-likelihood": found["clean"]["negative_log_likelihood"],
+            "calibration error": 100 * found["clean"]["calibration_error"],
+            "accuracy, damaged": 100 * damaged(found, "accuracy"),
+            "negative log-likelihood, damaged": damaged(found, "negative_log_likelihood"),
+            "foreign images found, AUROC": 100 * found["foreign"],
+        }
+    )
+    assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)
+    # A mode that was not tested yet is tested now; the others are not tested again.
+    other = replace(PLAN, trials=(replace(TRIAL, seeds=(0,), title="Both"),))
+    both, _ = measure_plan(other, RunOptions(runs=tmp_path))
+    assert [row.ours is None for row in both] == [False, False]
+    assert both[0].ours == rows[0].ours
+
+
+def damaged(found, measure):
+    kinds = [found["damaged"][kind] for kind in ("noise", "blur", "contrast", "shift")]
+    return sum(kind[strength][measure] for kind in kinds for strength in "123") / 12

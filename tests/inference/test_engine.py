@@ -70,6 +70,17 @@ def test_a_network_in_memory_is_an_engine_too(small_conv):
         Engine(small_conv, "onnxruntime")
 
 
+@pytest.mark.slow
+def test_a_compiled_network_answers_as_the_eager_one_does(small_conv):
+    engine = Engine(small_conv, "compiled")
+    for active in (1, 3):
+        for batch in (3, 7):  # leftovers run in the mode of their number
+            images = torch.randn(batch, 1, 8, 8)
+            found = engine(images, active_streams=active)
+            wanted = tell(small_conv, images, active)
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_many_threads_may_call_at_once(exported, small_conv, backend):
     pytest.importorskip(backend)
@@ -123,6 +134,15 @@ def test_a_graph_is_opened_when_its_mode_is_first_asked_for(exported, monkeypatc
 def test_bad_input_gets_a_sentence(exported, inputs, options, message):
     with pytest.raises(ValueError, match=message):
         Engine(exported, "onnxruntime")(inputs, **options)
+
+
+def test_freed_memory_is_kept_where_that_is_asked_for(small_conv, monkeypatch):
+    asked = []
+    monkeypatch.setattr("mimonets.inference.engine.keep_freed_memory", lambda: asked.append(1))
+    Engine(small_conv)
+    assert asked == []
+    Engine(small_conv, keep_memory=True)
+    assert asked == [1]
 
 
 def test_bad_settings_get_a_sentence(exported, tmp_path):

@@ -8,6 +8,7 @@ import torch
 
 from mimonets import Engine, export
 from mimonets.inference.manifest import read_manifest
+from mimonets.inference.quantise import give_each_layer_its_own_bias
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -92,3 +93,27 @@ def test_layers_that_hurt_stay_in_float_if_that_repairs_it(small_conv, data, tmp
     notes = json.loads((folder / "manifest.json").read_text())["formats"]["onnx-int8"]["notes"]
     assert len(notes["left_in_float"]["3"]) >= 1
     assert Engine(folder, "onnxruntime-int8")(data[0], 3).shape == (48, 5)
+
+
+def test_layers_that_share_a_bias_get_one_each_under_names_that_are_free():
+    helper = pytest.importorskip("onnx.helper")
+    kernel = np.ones((2, 2, 1, 1), np.float32)
+    constants = {"w": kernel, "val_2": np.float32([1, 2]), "one": np.float32([1])}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w", "val_2"], ["a"], name="first"),
+            helper.make_node("Add", ["a", "one"], ["val_20"]),  # val_2 and a digit
+            helper.make_node("Conv", ["val_20", "w", "val_2"], ["y"], name="second"),
+        ],
+        "shared",
+        [helper.make_tensor_value_info("x", 1, [1, 2, 1, 1])],
+        [helper.make_tensor_value_info("y", 1, [1, 2, 1, 1])],
+        [helper.make_tensor(n, 1, v.shape, v.ravel().tolist()) for n, v in constants.items()],
+    )
+    give_each_layer_its_own_bias(graph)
+    assert [node.input[2] for node in graph.node if node.op_type == "Conv"] == [
+        "val_2",
+        "second.own_bias",
+    ]
+    copy = {value.name: list(value.float_data) for value in graph.initializer}
+    assert copy["second.own_bias"] == copy["val_2"] == [1.0, 2.0]

@@ -1,8 +1,9 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
-from mimonets.layers import Tiles, each_alone, make_views
+from mimonets.layers import ShrunkTiles, Tiles, each_alone, make_views
 from mimonets.layers.tiles import squarest_grid
 
 
@@ -119,3 +120,38 @@ def test_flips_are_pairs_of_mirror_images():
 def test_unknown_views_are_refused():
     with pytest.raises(ValueError, match="views='turns' are not known.*copies"):
         make_views(torch.zeros(1, 1, 3, 4, 4), 4, "turns")
+
+
+def shrunk_by_hand(x, rows, columns):
+    """Average pixel by pixel, place by place."""
+    groups, active, maps, height, width = x.shape
+    canvas = torch.zeros(groups, maps, height, width)
+    low, narrow = height // rows, width // columns
+    for i in range(rows):
+        for j in range(columns):
+            for y in range(low):
+                for z in range(narrow):
+                    own = x[:, (columns * i + j) % active]
+                    cell = own[:, :, rows * y : rows * (y + 1), columns * z : columns * (z + 1)]
+                    canvas[:, :, i * low + y, j * narrow + z] = cell.mean(dim=(2, 3))
+    return canvas
+
+
+@pytest.mark.parametrize(
+    ("num_streams", "active", "grid"),
+    [(1, 1, (1, 1)), (2, 2, (1, 2)), (4, 3, (2, 2)), (4, 1, (1, 1)), (6, 4, (2, 3))],
+)
+def test_shrunk_inputs_fill_a_canvas_of_the_size_of_one(num_streams, active, grid):
+    tiles = ShrunkTiles(num_streams)
+    x = torch.randn(2, active, 3, 4, 12)
+    assert tiles.grid(active) == grid
+    assert_close(tiles(x), shrunk_by_hand(x, *grid))
+    small = F.avg_pool2d(x.flatten(0, 1), grid).unflatten(0, (2, active))
+    assert_close(tiles.cut(tiles(x), active), small)  # places of the same input agree
+
+
+def test_maps_that_have_no_whole_tiles_are_refused():
+    with pytest.raises(ValueError, match="7x8 do not shrink to 2x2 tiles"):
+        ShrunkTiles(4)(torch.randn(1, 4, 3, 7, 8))
+    with pytest.raises(ValueError, match="3x4 positions does not divide into 2x2 tiles"):
+        ShrunkTiles(4).cut(torch.randn(1, 3, 3, 4), 4)

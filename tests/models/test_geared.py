@@ -77,6 +77,16 @@ def test_half_the_width_uses_half_of_every_layer():
     assert_close(model(images, gear=2), plain_part(model, 0.5)(images))
 
 
+def test_maps_that_no_gear_uses_have_no_weights():
+    torch.manual_seed(0)
+    half = GearedWideResNet(small(initial_width=2, widths=(0.5, 0.25), shrinks=(1, 1))).eval()
+    whole = GearedWideResNet(small(width=1, widths=(1.0, 0.5), shrinks=(1, 1))).eval()
+    whole.load_state_dict(half.state_dict())  # of the same shapes, or this would fail
+    images = torch.randn(2, 3, 16, 16)
+    for gear in (1, 2):
+        assert_close(half(images, gear=gear), whole(images, gear=gear))
+
+
 def test_a_shrink_is_the_network_on_averaged_images():
     model = lived_in(small(widths=(1.0, 1.0), shrinks=(1, 2)))
     images = torch.randn(3, 3, 16, 16)

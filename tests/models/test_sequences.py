@@ -221,8 +221,8 @@ def test_pairs_must_be_pairs():
     [
         ({"head": "next_token"}, "set causal=True"),
         ({"pooling": "cls", "causal": True}, "use pooling='mean'"),
-        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
-        ({"embedding_std": 0.0}, "embedding_std=0.0 must be a number above 0"),
+        ({"dropout": 1.0}, "dropout=1.0 must be a number >= 0 and < 1"),
+        ({"embedding_std": 0.0}, "embedding_std=0.0 must be a number > 0"),
         ({"grid": (2, 0)}, r"grid=\(2, 0\) must be two integers >= 1"),
         ({"grid": (2,)}, "two integers >= 1"),
         ({"superpose": "mlp"}, "choose from attention, attention.mlp, attention.mlp.qkv"),

@@ -1,4 +1,4 @@
-"""A superposed network is saved, loaded with the network or its builder, and put on the Hub."""
+"""A superposed network is saved, and loaded with the network or its builder."""
 
 import copy
 import json
@@ -201,22 +201,6 @@ def test_the_network_itself_teaches_its_superposed_copy(tmp_path):
             run_dir=tmp_path / "b",
             teacher=teacher,
         )
-
-
-def test_the_hub_gets_a_card_that_says_how_to_load(tmp_path):
-    model = superposed(make_cnn())
-    folder = model.save_pretrained(tmp_path / "x")
-    card = (folder / "README.md").read_text()
-    assert "# Sequential" in card
-    assert "Sequential (superposed, N=2)" in card
-    assert 'mn.load("FOLDER", network=network)' in card
-    found = mn.models.Superposed.from_pretrained(folder, network=make_cnn())
-    images = torch.randn(3, 1, 9, 9)
-    assert torch.equal(found(images), model(images))
-    card = (built().save_pretrained(tmp_path / "y") / "README.md").read_text()
-    assert "register_builder('cnn')" in card
-    with pytest.raises(ValueError, match="holds a Superposed"):
-        mn.MIMOConv.from_pretrained(tmp_path / "y")
 
 
 def test_its_config_alone_is_no_network():

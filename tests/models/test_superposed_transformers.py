@@ -47,6 +47,7 @@ def bert():
     return transformers.BertForSequenceClassification(config)
 
 
+TILES = {"binding": "tiles", "num_streams": 4}
 CASES = {
     "resnet": (resnet, "resnet.encoder.stages.0", "classifier", IMAGES),
     "resnet-embedder": (resnet, "resnet.embedder", "classifier", IMAGES),
@@ -72,6 +73,16 @@ def test_networks_of_transformers_take_several_inputs(case, tmp_path):
     model.eval()
     found = mn.load(mn.save(model, tmp_path / "x"), network=make())
     assert torch.equal(found(inputs), model(inputs))
+
+
+def test_a_resnet_of_transformers_takes_four_images_side_by_side():
+    network = resnet().eval()
+    wanted = network(IMAGES).logits
+    where = {"bind_after": "resnet.embedder", "unbind_before": "resnet.pooler"}
+    model = mn.superpose(network, example=IMAGES, **where, **TILES).eval()
+    assert_close(model(IMAGES, active_streams=1), wanted)
+    assert model(IMAGES).shape == (5, 4)
+    assert count_macs(model, 1)["trunk"].plain == 4 * count_macs(model)["trunk"].plain > 0
 
 
 def test_masks_go_by_the_name_that_the_network_has():

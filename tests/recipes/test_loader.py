@@ -21,7 +21,8 @@ def test_every_recipe_says_what_it_is_and_makes_a_model():
         assert recipe.summary.endswith("."), name
         assert model_class_for(recipe.model).kind == recipe.kind
         kind = "datamux" if recipe.kind.startswith("datamux") else recipe.kind
-        assert kind in name or name.endswith("-cpu") or recipe.model.binding in name, name
+        if "cpu-gears" not in name:  # named by what they are for: big, small, widths ...
+            assert kind in name or name.endswith("-cpu") or recipe.model.binding in name, name
         with torch.device("meta"):
             model_class_for(recipe.model)(recipe.model)
         # What is shown is complete: read as a file of its own it gives the same model.

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from mimonets.layers import StreamBatchNorm2d
 from mimonets.training import TrainConfig, train
 from mimonets.training.batch import Batch
 from mimonets.training.distillation import (
+    compared_module,
     make_teacher,
     similarity_loss,
     soft_loss,
@@ -115,7 +117,7 @@ def test_a_network_teaches_itself_by_its_slow_mode_and_stays_in_training_mode():
     assert student.training
     assert seen == [norm.batches_seen.tolist() for norm in student.modules() if is_norm(norm)]
     lesson = teacher.answer(batch)
-    with watching(student) as features:
+    with watching(student.classifier) as features:
         logits = student(batch.inputs, active_streams=2)
         loss = taught_loss(logits, batch, config, lesson, features)
     own = lesson[1]
@@ -134,9 +136,39 @@ def is_norm(module):
     return isinstance(module, StreamBatchNorm2d)
 
 
+def a_cnn():
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 8, 3, padding=1), nn.AdaptiveAvgPool2d(1)
+    ).append(nn.Sequential(nn.Flatten(), nn.Linear(8, 5)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "before"),
+    [({"unbind_before": "3"}, 3), ({"unbind_before": "2", "binding": "tiles"}, 2)],
+)
+def test_features_of_a_superposed_network_are_compared_where_they_are_read_out(settings, before):
+    torch.manual_seed(0)
+    original, images = a_cnn(), torch.randn(7, 3, 8, 8)
+    student = mn.superpose(
+        copy.deepcopy(original), num_streams=2, bind_after="0", example=images, **settings
+    ).train()
+    config = tiny_config(distill=1.0, distill_features=0.5)
+    batch = Batch(images, torch.zeros(7, dtype=torch.long))
+    teacher = make_teacher(student, config, CPU, original)
+    lesson = teacher.answer(batch)
+    with watching(compared_module(student, student)) as features:
+        logits = student(images, active_streams=2)  # the last group is filled up
+        loss = taught_loss(logits, batch, config, lesson, features)
+    wanted = original[:before](images)
+    assert_close(lesson[1][0], wanted)
+    assert features[0].shape[0] == 8
+    expected = soft_loss(logits, original(images), None, 4.0)
+    assert_close(loss, expected + 0.5 * similarity_loss(features[0][:7], wanted))
+
+
 def test_features_need_a_classifier():
     student = nn.Linear(3, 3)
-    with pytest.raises(ValueError, match="the student has no module of that name.*features=0"):
+    with pytest.raises(ValueError, match="the student has no such module.*features=0"):
         make_teacher(student, tiny_config(teacher="slow", distill_features=1.0), CPU)
 
 

@@ -119,6 +119,19 @@ class FavorS(nn.Module):
             chunk_size=self.chunk_size,
         )
 
+    def bundled(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend jointly; q (g, n, h, t, d), k and v (g, m, h, t, d) are bundled already."""
+        return favor_s_bundled(
+            q,
+            k,
+            v,
+            self.feature_map,
+            mask=mask,
+            causal=self.causal,
+            damping=self.damping,
+            chunk_size=self.chunk_size,
+        )
+
     def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with every input alone in its stream; (g, m, n, h, t, d), bound if joint."""
         return favor_solo(

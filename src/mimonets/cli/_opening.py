@@ -128,10 +128,11 @@ def _at_resolutions(
 def _load(folder: Path) -> Any:
     """Load a run's or a saved model, and find out what it takes."""
     import mimonets as mn
+    from mimonets.models.base import Model
 
     weights = weights_in(folder)
     model = mn.load(weights)
-    if model.input_spec is None:
+    if model.input_spec is None and isinstance(model, Model):  # others say by their example
         model.input_spec = _described(weights)
     return model
 

@@ -1,6 +1,9 @@
 """Options that several commands share."""
 
 import argparse
+import importlib
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
@@ -18,6 +21,35 @@ def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )
     add_modes(parser)
+    add_imports(parser)
+
+
+def add_imports(parser: argparse.ArgumentParser) -> None:
+    """Take modules of the user to import first: those that register builders of networks."""
+    parser.add_argument(
+        "--import",
+        action="append",
+        default=[],
+        dest="imports",
+        metavar="MODULE",
+        help="import this module of yours first, one that registers what builds your network; may "
+        "be repeated",
+    )
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules that the command line names, from the folder it is called in too."""
+    if names and "" not in sys.path:
+        sys.path.insert(0, "")
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # it is code of others
+            line = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(
+                f"--import {name[:100]} fails: {line[:300]} (name a module as Python does, such as "
+                f"my_networks for my_networks.py in this folder)."
+            ) from error
 
 
 def add_modes(parser: argparse.ArgumentParser) -> None:

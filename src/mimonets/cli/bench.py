@@ -149,7 +149,10 @@ def _time(
         for name, config in result.networks.items()
     }
     return result, {
-        "models": {title: asdict(config) for title, config in zip(titles, configs, strict=True)},
+        "models": {
+            title: asdict(getattr(config, "config", config))  # of a network of others: its own
+            for title, config in zip(titles, configs, strict=True)
+        },
         "environment": environment(),
         **result.as_dict(),
         "macs_per_input": costs,

@@ -1,12 +1,13 @@
 """``mimonets export``: every mode of a trained network, for other runtimes, in one folder."""
 
+import re
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_json, modes
+from mimonets.cli._options import add_data, add_imports, add_json, modes
 
 CALIBRATION_INPUTS = 512
 
@@ -21,7 +22,9 @@ def add_parser(subparsers: Any) -> None:
         "test data. mimonets.Engine(OUT) runs the folder, without PyTorch too.",
     )
     parser.add_argument(
-        "source", metavar="DIR", help="a run's folder, a saved model, or the name of a shipped one"
+        "source",
+        metavar="DIR|NAME",
+        help="a run's folder, a saved model, or one that ships: digits, mnist-n16",
     )
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
     parser.add_argument(
@@ -34,6 +37,12 @@ def add_parser(subparsers: Any) -> None:
         "--int8", action="store_true", help="also int8, calibrated on the run's training data"
     )
     parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="whose data to calibrate and measure on; a run knows its own, and what ships does too "
+        "(used with --int8 or --data-dir)",
+    )
+    parser.add_argument(
         "--max-loss",
         type=float,
         default=0.3,
@@ -43,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--active-streams", type=modes, metavar="1,2,max", help="only these modes; by default all"
     )
+    add_imports(parser)
     add_data(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -56,18 +66,21 @@ def run(args: Namespace) -> None:
 
     source = find_folder(args.source)
     is_run = (source / "recipe.yaml").is_file()
-    if args.int8 and not is_run:
+    recipe = _recipe(args, source, is_run)
+    if args.int8 and recipe is None:
         raise ValueError(
-            f"--int8 is calibrated and checked on a run's data, and {source} is no run: pass the "
-            f"folder that `mimonets train` wrote, or call mimonets.export with calibration=..."
+            f"--int8 is calibrated and checked on a run's data, and {args.source} is no run: pass "
+            f"the folder that `mimonets train` wrote, name the recipe of its data with --recipe, "
+            f"or call mimonets.export with calibration=..."
         )
-    calibration, evaluation, validation, spec = None, None, None, None
     if is_run:
         from mimonets.recipes.execute import choose_model
 
         source = choose_model(source)[1]
-        calibration, evaluation, validation, spec = _data(args)
     model = load(source)
+    calibration, evaluation, validation, spec = None, None, None, None
+    if recipe is not None:
+        calibration, evaluation, validation, spec = _data(recipe, args.int8)
     chosen = [model.num_streams if mode is None else mode for mode in args.active_streams or ()]
     folder = export(
         model,
@@ -77,7 +90,7 @@ def run(args: Namespace) -> None:
         calibration=calibration,
         evaluation=evaluation,
         validation=validation,
-        accuracy=None if is_run else card_accuracy(source),
+        accuracy=None if evaluation is not None else card_accuracy(source),
         max_loss=args.max_loss,
         modes=chosen or None,
         inputs=None if evaluation is None else evaluation[0][0],
@@ -92,23 +105,33 @@ def run(args: Namespace) -> None:
     print(f"Next: mimonets.Engine({str(folder)!r}), or `mimonets serve {folder}`.")
 
 
-def _data(args: Namespace) -> tuple[list[Any], list[Any], list[Any] | None, Any]:
+def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
+    """Find the recipe whose data to measure on; None if there is none, or none is asked for."""
+    from mimonets.models.pretrained import pretrained_names, read_card
+    from mimonets.recipes import data_settings, load_recipe
+    from mimonets.recipes.execute import read_run
+
+    if is_run:
+        return read_run(source, data_settings(args.data_dir, read_run(source).data.name))
+    name = args.recipe
+    shipped = not Path(args.source).exists() and args.source in pretrained_names()
+    if name is None and shipped and (args.int8 or args.data_dir):
+        named = re.search(r"`mimonets train ([\w-]+)", read_card(args.source))
+        name = named and named.group(1)
+    if name is None:
+        return None
+    return load_recipe(name, data_settings(args.data_dir, load_recipe(name).data.name))
+
+
+def _data(recipe: Any, int8: bool) -> tuple[list[Any], list[Any], list[Any] | None, Any]:
     """Load what to calibrate and to evaluate on, and how inputs were prepared."""
     from mimonets.data import load_data
-    from mimonets.recipes import data_settings
-    from mimonets.recipes.execute import (
-        describe_inputs,
-        make_batches,
-        make_train_batches,
-        read_run,
-    )
+    from mimonets.recipes.execute import describe_inputs, make_batches, make_train_batches
 
-    name = read_run(args.source).data.name
-    recipe = read_run(args.source, data_settings(args.data_dir, name))
     splits = load_data(recipe.data)
     training = make_train_batches(recipe, splits)
     calibration: list[Any] = []
-    for batch in make_batches(splits.train, training).epoch(0) if args.int8 else ():
+    for batch in make_batches(splits.train, training).epoch(0) if int8 else ():
         calibration.append(batch)
         if sum(len(part[0]) for part in calibration) >= CALIBRATION_INPUTS:
             break

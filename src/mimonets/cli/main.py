@@ -21,6 +21,7 @@ from mimonets.cli import (
     simulate,
     train,
 )
+from mimonets.cli._options import import_modules
 
 EPILOG = """\
 examples:
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     args = parser.parse_args(arguments)
     try:
+        import_modules(getattr(args, "imports", ()))
         args.run(args)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_json, positive
+from mimonets.cli._options import add_imports, add_json, positive
 
 MOST_BYTES = 2**26  # that are read from standard input
 
@@ -40,6 +40,7 @@ def add_parser(subparsers: Any) -> None:
             help=f"the training data's {name} per channel, 0..255, if the model does not say",
         )
     parser.add_argument("--crop", type=positive, metavar="N", help="centre square, likewise")
+    add_imports(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 

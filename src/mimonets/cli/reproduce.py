@@ -19,6 +19,7 @@ examples:
   mimonets reproduce mnist --only n16 --data-dir data   only the runs with n16 in their name
   mimonets reproduce mnist --scale 0.1 --data-dir data  with a tenth of the epochs
   mimonets reproduce mnist --report                   train nothing: report the runs there are
+  mimonets reproduce mnist-map --speed --out results  inputs/s of its networks, and a plot
   mimonets reproduce my-plan.yaml                     a plan of your own
   mimonets reproduce lra --commands                   the same by hand, run by run
 Training can be stopped at any time; the same command resumes it.
@@ -66,6 +67,9 @@ def add_parser(subparsers: Any) -> None:
         help="train for this fraction of the epochs and steps, in runs of their own",
     )
     parser.add_argument("--report", action="store_true", help="train nothing, report what is there")
+    parser.add_argument(
+        "--speed", action="store_true", help="train nothing, time every network in each engine"
+    )
     parser.add_argument("--commands", action="store_true", help="print how to do it by hand")
     parser.add_argument("--anyway", action="store_true", help="without the GPU that it needs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -82,6 +86,9 @@ def run(args: Namespace) -> None:
     experiment = find_experiment(args.name)
     if args.commands:
         print("\n".join(experiment.commands or (f"mimonets reproduce {experiment.name}",)))
+        return
+    if args.speed:
+        time_networks(experiment, args)
         return
     if experiment.needs_gpu and not (args.report or args.anyway or _has_gpu()):
         time = experiment.effort.removeprefix("GPU: ")
@@ -110,6 +117,33 @@ def run(args: Namespace) -> None:
         from mimonets.experiments.report import record_table
 
         make_console().print(record_table(record))
+
+
+def time_networks(experiment: Any, args: Namespace) -> None:
+    """Time the networks of a plan; draw accuracy against speed where accuracies are there."""
+    import json
+
+    from mimonets._files import write_text
+    from mimonets.experiments.speed import draw_against_speed, measure_plan_speed, speed_table
+
+    if experiment.plan is None:
+        raise ValueError(f"{experiment.name} has no networks to time: leave out --speed.")
+    speeds = measure_plan_speed(experiment.plan, Path(args.runs) / "exports", args.only)
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    if not args.only:
+        path = out / f"{experiment.name}-speed.json"
+        write_text(path, json.dumps(speeds, indent=1) + "\n")
+        print(f"wrote {path}", file=sys.stderr)
+        accuracies = out / f"{experiment.name}.json"
+        if accuracies.is_file():
+            record = json.loads(accuracies.read_text(encoding="utf-8"))
+            plot = draw_against_speed(record, speeds, path.with_suffix(".png"))
+            print(f"wrote {plot}", file=sys.stderr)
+    if args.json:
+        print_json(speeds)
+    else:
+        make_console().print(speed_table(speeds))
 
 
 def list_experiments(results: Path, *, as_json: bool) -> None:

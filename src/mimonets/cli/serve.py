@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._extras import install_line
-from mimonets.cli._options import positive, replicas, shrinks
+from mimonets.cli._options import add_imports, positive, replicas, shrinks
 
 DEFAULT = "digits"  # what is served if nothing is named: it ships with the package
 
@@ -52,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
         help="part of that time that the queue may use; less is faster, more is more accurate "
         "(%(default)s)",
     )
+    add_imports(parser)
     parser.add_argument("--engine", default="auto", help="what runs the networks (%(default)s)")
     parser.add_argument("--threads", type=positive, help="CPU threads of the network (cores - 1)")
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from mimonets._config import Config, did_you_mean, is_whole, whole
+from mimonets._config import Config, is_whole, whole
+from mimonets._messages import did_you_mean
 from mimonets.data.dataset import DataSet
 
 EVERY_SET = ("name", "dir", "download", "limit", "seed")  # settings that all data sets take

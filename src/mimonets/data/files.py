@@ -7,17 +7,17 @@ nothing half-written, and the next one fetches only what is missing.
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from mimonets._extras import need
+from mimonets._files import write_atomically
 from mimonets.data.config import DataConfig
 from mimonets.data.download_bar import DownloadBar
 from mimonets.data.unpack import Arrays, load_arrays
@@ -138,29 +138,6 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
-@contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file that appears under its name only when complete."""
-    make_folder(path.parent)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", delete=False) as file:
-            temporary = file.name
-            yield cast(IO[bytes], file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise ValueError(
-            f"cannot write {path} ({error.strerror or error}): free some space, or set "
-            f"MIMONETS_CACHE to a folder with room."
-        ) from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
 def cached(kind: str, key: object, make: Callable[[], Arrays]) -> Arrays:
     """Get arrays from the cache, or make them and put them there.
 
@@ -177,9 +154,20 @@ def cached(kind: str, key: object, make: Callable[[], Arrays]) -> Arrays:
         except ValueError:  # damaged
             path.unlink(missing_ok=True)
     arrays = make()
-    with atomic_write(path) as file:
-        np.savez(file, **cast(dict[str, Any], arrays))
+    make_folder(path.parent)
+    try:
+        write_atomically(path, lambda part: _save(part, arrays))
+    except OSError as error:
+        raise ValueError(
+            f"cannot write {path} ({error.strerror or error}): free some space, or set "
+            f"MIMONETS_CACHE to a folder with room."
+        ) from None
     return arrays
+
+
+def _save(path: Path, arrays: Arrays) -> None:
+    with path.open("wb") as file:  # np.savez would add an ending to a path
+        np.savez(file, **cast(dict[str, Any], arrays))
 
 
 def fingerprint(path: Path) -> tuple[str, int, int]:

@@ -1,6 +1,7 @@
 """Every data set by its name, and the one function that loads any of them."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from mimonets.data.dataset import DataSet
 from mimonets.data.images import cifar, digits, mnist, own, svhn
 from mimonets.data.images.augment import centre_crop, channel_statistics
 from mimonets.data.sequences import listops, pathfinder, recall, text
-from mimonets.data.sets import ImageSet, Splits, hold_out, take
+from mimonets.data.sets import AnySet, ImageSet, Splits, hold_out, take
 
 DATASETS: dict[str, DataSet] = {
     record.name: record
@@ -30,32 +31,44 @@ DATASETS: dict[str, DataSet] = {
 def load_data(config: DataConfig) -> Splits[Any]:
     """Load a data set as its config says: read or make it, hold out, limit, crop.
 
+    A split is read when it is first asked for, see :class:`Splits`.
+
     >>> splits = load_data(DataConfig(name="recall", limit=10))
     >>> len(splits.train), splits.validation, splits.train.vocab_size
     (10, None, 20)
     """
     record = DATASETS[config.name]
-    splits = record.load(config)
-    train, validation, test = splits.train, splits.validation, splits.test
-    if validation is None:
+    source = record.load(config)
+
+    @cache
+    def divided() -> tuple[Any, Any]:
         count = record.held_out if config.validation is None else config.validation
-        if config.validation is None and count >= len(train):
+        if config.validation is None and count >= len(source.train):
             count = 0  # a cut of the data
-        train, validation = hold_out(train, count, seed=config.seed)
-    parts = [train, validation, test]
-    names = ("train", "validation", "test")
-    for i, (part, name) in enumerate(zip(parts, names, strict=True)):
-        if part is None:
-            continue
-        if not len(part):
-            raise ValueError(f"{config.name}: there is no {name} item in {config.dir or 'it'}.")
-        part = take(part, config.limit, seed=config.seed)
-        if config.crop is not None:
-            cropped = centre_crop(part.images, config.crop)
-            part = replace(part, images=cropped, original=part.shape[1:])
-        class_names = part.class_names or record.class_names
-        parts[i] = replace(part, name=f"{config.name} {name}", class_names=class_names)
-    return Splits(*parts)
+        return hold_out(source.train, count, seed=config.seed)
+
+    def train() -> Any:
+        whole = source.validation is not None
+        return _prepare(config, source.train if whole else divided()[0], "train")
+
+    def validation() -> Any:
+        own = source.validation
+        part = divided()[1] if own is None else own
+        return None if part is None else _prepare(config, part, "validation")
+
+    return Splits(train, validation, lambda: _prepare(config, source.test, "test"))
+
+
+def _prepare(config: DataConfig, part: AnySet, title: str) -> AnySet:
+    """Limit and crop one part, and name its classes."""
+    if not len(part):
+        raise ValueError(f"{config.name}: there is no {title} item in {config.dir or 'it'}.")
+    part = take(part, config.limit, seed=config.seed)
+    if config.crop is not None and isinstance(part, ImageSet):
+        cropped = centre_crop(part.images, config.crop)
+        part = replace(part, images=cropped, original=part.shape[1:])
+    class_names = part.class_names or DATASETS[config.name].class_names
+    return replace(part, name=f"{config.name} {title}", class_names=class_names)
 
 
 def split_batches(

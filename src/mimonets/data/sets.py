@@ -3,7 +3,9 @@
 Everything stays in its smallest integer type; batches turn it into what a model eats.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import torch
@@ -125,13 +127,46 @@ class SequenceSet:
 AnySet = TypeVar("AnySet", ImageSet, SequenceSet)
 
 
-@dataclass(frozen=True, eq=False)
 class Splits(Generic[AnySet]):
-    """The three parts of a data set. ``validation`` is None where nothing is held out."""
+    """The three parts of a data set. ``validation`` is None where nothing is held out.
 
-    train: AnySet
-    validation: AnySet | None
-    test: AnySet
+    A part may be given as a function that reads it. It is called when the part is first asked
+    for, so that training opens no file of the test data, and evaluation none of the training data.
+
+    >>> splits = Splits(lambda: print("reading") or "images", None, "others")
+    >>> splits.test, splits.train, splits.train
+    reading
+    ('others', 'images', 'images')
+    """
+
+    def __init__(
+        self,
+        train: AnySet | Callable[[], AnySet],
+        validation: AnySet | Callable[[], AnySet | None] | None,
+        test: AnySet | Callable[[], AnySet],
+    ) -> None:
+        self._train: AnySet | Callable[[], AnySet] = train
+        self._validation: AnySet | Callable[[], AnySet | None] | None = validation
+        self._test: AnySet | Callable[[], AnySet] = test
+
+    @cached_property
+    def train(self) -> AnySet:
+        """What is trained on."""
+        return self._train() if callable(self._train) else self._train
+
+    @cached_property
+    def validation(self) -> AnySet | None:
+        """What choices are made by, or None."""
+        return self._validation() if callable(self._validation) else self._validation
+
+    @cached_property
+    def test(self) -> AnySet:
+        """What only the final measurement may read."""
+        return self._test() if callable(self._test) else self._test
+
+    def read(self) -> "Splits[AnySet]":
+        """Read all parts now: here a missing or damaged file is found."""
+        return Splits(self.train, self.validation, self.test)
 
 
 def hold_out(data: AnySet, count: int, *, seed: int) -> tuple[AnySet, AnySet | None]:

@@ -14,6 +14,7 @@ from mimonets.evaluation.macs import default_modes
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
 from mimonets.models import MultipleInput, alternatives_of, name_of
+from mimonets.models.base import Model
 from mimonets.models.registry import model_class_for
 from mimonets.vsa import check_active_streams
 
@@ -158,7 +159,8 @@ def build(network: Any, settings: BenchSettings) -> Any:
 
 
 def _described(model: Any) -> Any:
-    return getattr(model, "config", model)
+    """Give the config that describes a model completely; of a network of others, itself."""
+    return model.config if isinstance(model, Model) else model
 
 
 def _place(thing: Any, settings: BenchSettings) -> Any:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from mimonets._config import did_you_mean
 from mimonets._memory import keep_freed_memory
+from mimonets._messages import did_you_mean
 from mimonets.evaluation.bench import BenchSettings, build
 from mimonets.evaluation.macs import count_macs, default_modes
 from mimonets.evaluation.throughput import Contender, Timing, race

@@ -39,6 +39,7 @@ class Experiment:
     measure: Callable[[RunOptions], tuple[Sequence[Row], Record]]  # the rows, and what led there
     draw: Callable[[Record, Path], object] | None = None
     commands: tuple[str, ...] = ()  # the same by hand, run by run
+    plan: Any = None  # the Plan it trains by, if it trains
 
     def run(self, options: RunOptions) -> Record:
         """Measure, and put everything down that a reader needs to check it."""

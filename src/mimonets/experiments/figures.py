@@ -1,10 +1,12 @@
 """Draw what an experiment measured, beside what the paper reports."""
 
+import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mimonets._figure import new_axes, save_figure
+from mimonets._figure import new_axes, new_figure, save_figure
 from mimonets.experiments.experiment import Record
 
 BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
@@ -27,31 +29,48 @@ def draw_against_macs(record: Record, path: Path) -> Path:
     """Draw accuracy against multiply-accumulates per input, every row with its name."""
     figure, axes = new_axes(width=7.6, height=5.0)
     rows = [row for row in record["rows"] if "ours" in row]
-    _draw_groups(axes, rows, "macs", unit=1e6)
-    for row in rows:
-        axes.annotate(
-            row["what"],
-            (row["macs"] / 1e6, row["ours"]),
-            xytext=(6, -10),
-            textcoords="offset points",
-            fontsize=7,
-            color="dimgray",
-            bbox=BEHIND_TEXT,
-        )
-    axes.set_xscale("log", base=2)
-    ticks = [8, 16, 32, 64]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xlim(
-        min(row["macs"] for row in rows) / 1.2e6, max(row["macs"] for row in rows) / 4.8e5
-    )
+    draw_named_points(axes, rows, "macs", unit=1e6)
     axes.set_xlabel("MMAC per input")
     _finish(axes, record)
     return save_figure(figure, path)
 
 
+def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
+    """Draw accuracy against ``x`` on a logarithmic scale, one line per group, rows named."""
+    _draw_groups(axes, rows, x, unit)
+    heights = [row["ours"] for row in rows]
+    close = 0.12 * (max(heights) - min(heights))
+    for row in rows:
+        crowded = any(  # by a point below it, whose name goes below
+            0 < row["ours"] - other["ours"] < close and 0.8 < other[x] / row[x] < 1.25
+            for other in rows
+        )
+        axes.annotate(
+            row["what"],
+            (row[x] / unit, row["ours"]),
+            xytext=(6, 5 if crowded else -10),
+            textcoords="offset points",
+            fontsize=7,
+            color="dimgray",
+            bbox=BEHIND_TEXT,
+        )
+    axes.set_xscale("log")
+    low, high = (pick(row[x] for row in rows) / unit for pick in (min, max))
+    low, high = low / 1.2, high * 2.1
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low > 4 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(low, high)
+    axes.set_ylabel("test accuracy, %")
+    axes.grid(alpha=0.3)
+
+
 def draw_bars(record: Record, path: Path) -> Path:
     """Draw one bar per row, with its spread over the seeds, and the paper's value as a cross."""
-    rows = [row for row in record["rows"] if "ours" in row] or record["rows"]
+    rows = [row for row in record["rows"] if row["unit"] == "%"]
+    rows = [row for row in rows if "ours" in row] or rows
     figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
     places = range(len(rows))
     colours = _colours(rows)
@@ -73,7 +92,50 @@ def draw_bars(record: Record, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-DRAWINGS = {"streams": draw_against_streams, "macs": draw_against_macs, "trials": draw_bars}
+def draw_uncertainty(record: Record, path: Path) -> Path:
+    """Draw a panel per data set and measure, a dot per network with its spread over the seeds.
+
+    Titles of rows are "network, data" for the accuracy and "network, data: measure" for the rest.
+    """
+    rows = [row for row in record["rows"] if "ours" in row]
+    panels: dict[tuple[str, str], list[Record]] = {}
+    for row in rows:
+        title, _, measure = row["what"].partition(": ")
+        panels.setdefault((title.rpartition(", ")[2], measure or "accuracy"), []).append(row)
+    sets, measures = (list(dict.fromkeys(key[side] for key in panels)) for side in (0, 1))
+    colours = _colours(record["rows"])
+    figure = new_figure(1.4 + 2.1 * max(1, len(measures)), 1.3 + 1.5 * max(1, len(sets)))
+    grid = figure.subplots(max(1, len(sets)), max(1, len(measures)), squeeze=False)
+    for (name, measure), some in panels.items():
+        axes = grid[sets.index(name)][measures.index(measure)]
+        for place, row in enumerate(some):
+            colour, spread = colours[row.get("group", "")], row.get("deviation")
+            axes.errorbar(row["ours"], place, xerr=spread, color=colour, marker="o", capsize=3)
+        axes.margins(x=0.15)
+        axes.set_yticks([])
+        axes.set_ylim(len(some) - 0.4, -0.6)
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_xlabel(some[0]["unit"], fontsize=8)
+        axes.tick_params(labelsize=8)
+        if name == sets[0]:
+            axes.set_title(textwrap.fill(measure, 20), fontsize=9)
+        if measure == measures[0]:
+            axes.set_ylabel(name)
+    handles = [
+        grid[0][0].plot([], [], color=colour, marker="o", label=group)[0]
+        for group, colour in colours.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.suptitle(record["title"], fontsize=10)
+    return save_figure(figure, path)
+
+
+DRAWINGS = {
+    "streams": draw_against_streams,
+    "macs": draw_against_macs,
+    "trials": draw_bars,
+    "uncertainty": draw_uncertainty,
+}
 
 
 def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:

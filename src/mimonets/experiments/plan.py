@@ -3,7 +3,10 @@
 A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
 number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
-the same seed, teaches. ``averages`` are over all trials whose titles begin with ``over``.
+the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
+on damaged images and on those foreign ones. ``averages`` are over all trials whose titles begin
+with ``over``; ``differences`` are the points by which the trial titled ``of`` lies above the one
+titled ``from``.
 """
 
 from collections.abc import Mapping
@@ -15,23 +18,24 @@ from typing import Any
 
 import yaml
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean, shorten
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.families import former_names
-from mimonets.recipes.loader import shorten
 
 # What may stand in a plan, and of which type it is.
 Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]
 PLAN_KEYS: Keys = {
     **{"source": str, "title": str, "effort": str, "order": int, "needs_gpu": bool, "axis": str},
-    **{"trials": list, "averages": list},
+    **{"trials": list, "averages": list, "differences": list},
     **{"shared": dict, "templates": list},  # templates: anchors for YAML's <<
 }
 TRIAL_KEYS: Keys = {
     **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
     **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str, "teacher": str},
+    **{"foreign": str},
 }
 AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
+DIFFERENCE_KEYS: Keys = {"title": str, "of": str, "from": str, "paper": (int, float)}
 
 Value = tuple[float, float | None]  # mean and deviation
 
@@ -52,11 +56,18 @@ class Trial:
     scaled_down: bool = False
     note: str = ""
     teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
+    foreign: str = ""  # images of no class: judge the network on these and on damaged ones too
 
     @cached_property
     def modes(self) -> tuple[int, ...]:
         """Numbers of active streams to test."""
         return self.only_modes or (getattr(self.load(0).model, "num_streams", 1),)
+
+    @cached_property
+    def gears(self) -> tuple[int, ...]:
+        """Gears to test, of a network that has them; it has no modes then."""
+        gears = getattr(self.load(0).model, "num_gears", 1)
+        return tuple(range(1, gears + 1)) if gears > 1 else ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,6 +118,16 @@ class Average:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """How many points one trial lies above another: a drop is below 0."""
+
+    title: str
+    of: str  # titles of the two
+    above: str
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """All trials of one experiment, and how to show them."""
 
@@ -116,6 +137,7 @@ class Plan:
     effort: str
     trials: tuple[Trial, ...]
     averages: tuple[Average, ...] = ()
+    differences: tuple[Difference, ...] = ()
     order: int = 1000  # its place in the list of experiments
     needs_gpu: bool = False
     axis: str = "trials"  # what accuracy is drawn against: streams, macs or trials
@@ -159,10 +181,13 @@ def _load(name: str, text: str) -> Plan:
     shared = content.get("shared", {})
     _check(f"{where}, shared", shared, TRIAL_KEYS)
     trials, averages = content["trials"], content.get("averages", [])
+    differences = content.get("differences", [])
     for number, trial in enumerate(trials, start=1):
         _check(f"{where}, trial {number}", trial, TRIAL_KEYS, ("title", "recipe"))
     for number, average in enumerate(averages, start=1):
         _check(f"{where}, average {number}", average, AVERAGE_KEYS, ("title", "over"))
+    for number, one in enumerate(differences, start=1):
+        _check(f"{where}, difference {number}", one, DIFFERENCE_KEYS, ("title", "of", "from"))
     return Plan(
         name=name,
         **{key: content[key] for key in tuple(PLAN_KEYS)[:6] if key in content},
@@ -170,6 +195,10 @@ def _load(name: str, text: str) -> Plan:
         averages=tuple(
             Average(**{**one, "paper": _value(where, one["paper"]) if "paper" in one else None})
             for one in averages
+        ),
+        differences=tuple(
+            Difference(one["title"], one["of"], one["from"], one.get("paper"))
+            for one in differences
         ),
     )
 
@@ -220,6 +249,7 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
         scaled_down=content.get("scaled_down", False),
         note=content.get("note", ""),
         teacher=content.get("teacher", ""),
+        foreign=content.get("foreign", ""),
     )
 
 

@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean
 from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record
@@ -65,6 +65,7 @@ def trained(plan: Plan) -> Experiment:
         measure=partial(measure_plan, plan),
         draw=DRAWINGS[plan.axis],
         commands=tuple(trial.command() for trial in plan.trials),
+        plan=plan,
     )
 
 

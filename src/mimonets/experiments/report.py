@@ -53,7 +53,7 @@ def written(row: Record, value: str, deviation: str) -> str:
     if value not in row:
         return ""
     number = row[value]
-    text = f"{number:.2f}" if row["unit"] == "%" else f"{number:.4g}"
+    text = f"{number:.2f}" if row["unit"] in ("%", "points") else f"{number:.4g}"
     return text + (f" ± {row[deviation]:.2f}" if deviation in row else "")
 
 

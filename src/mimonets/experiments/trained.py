@@ -1,6 +1,7 @@
 """Run a plan: train what is not trained yet, test each model once, and compare with the paper."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row, accuracy_row
 from mimonets.experiments.experiment import Record, RunOptions
-from mimonets.experiments.plan import Average, Plan, Trial
+from mimonets.experiments.plan import Average, Difference, Plan, Trial
+from mimonets.experiments.uncertain import measure_uncertainty, uncertainty_rows
 from mimonets.recipes import data_settings
-from mimonets.recipes.execute import measure_run, run_recipe
+from mimonets.recipes.execute import measure_gears, measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
+UNCERTAINTY = "uncertainty.json"
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
 
@@ -37,9 +40,13 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
 
 
 def plan_rows(plan: Plan, runs: list[Record]) -> list[Row]:
-    """Compare every trial with the paper, and the averages over trials."""
+    """Compare every trial with the paper, the averages over trials and their differences."""
     rows = [row for trial in plan.trials for row in trial_rows(trial, runs)]
-    return rows + [average_row(average, rows) for average in plan.averages]
+    return [
+        *rows,
+        *(average_row(average, rows) for average in plan.averages),
+        *(difference_row(difference, rows) for difference in plan.differences),
+    ]
 
 
 def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
@@ -60,17 +67,23 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
             write_text(folder / "diverged.json", json.dumps({"reason": str(error)}) + "\n")
             options.tell(f"diverged {_label(trial, seed)}: {error}")
             return
-    if not (folder / "test.json").exists():
-        measured = measure_run(folder, "test", trial.modes, data)
-        tested = {
-            "environment": environment(),
-            "modes": {
-                str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured
-            },
-        }
+    tested = _read(folder / "test.json") if (folder / "test.json").exists() else {}
+    kind = "gears" if trial.gears else "modes"
+    missing = [one for one in trial.gears or trial.modes if str(one) not in tested.get(kind, {})]
+    if missing:
+        measured = (
+            measure_gears(folder, "test", data)
+            if trial.gears
+            else measure_run(folder, "test", missing, data)
+        )
+        found = {str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured}
+        tested = {"environment": environment(), kind: {**tested.get(kind, {}), **found}}
         write_text(folder / "test.json", json.dumps(tested, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({mode})" for mode, found, _ in measured)
         options.tell(f"tested {_label(trial, seed)}: {accuracies}")
+    if trial.foreign and not (folder / UNCERTAINTY).exists():
+        judged = measure_uncertainty(folder, trial.modes, trial.foreign, options.data_dir, data)
+        write_text(folder / UNCERTAINTY, json.dumps(judged, indent=1) + "\n")
 
 
 def teacher_settings(trial: Trial, seed: int, runs: Path) -> tuple[str, ...]:
@@ -90,8 +103,13 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     """Collect what a finished run left behind; None if it has not finished."""
     folder = run_folder(trial, seed, runs)
     diverged = (folder / "diverged.json").exists()
-    if not diverged and not (folder / "test.json").exists():
-        return None
+    points = trial.gears or trial.modes
+    tested = {}
+    if not diverged:
+        found = _read(folder / "test.json") if (folder / "test.json").exists() else {}
+        tested = found.get("gears" if trial.gears else "modes", {})
+        if any(str(point) not in tested for point in points):
+            return None
     where = _read(folder / "environment.json")
     epochs = RunFolder(folder, writes=False).history()
     stride = max(1, -(-len(epochs) // HISTORY_ROWS))
@@ -103,9 +121,11 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "steps": result["steps"],
             "skipped": result["skipped"],
             "validation": {mode: found["accuracy"] for mode, found in result["final"].items()},
-            "test": _read(folder / "test.json")["modes"],
+            "test": tested,
             **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
+        if trial.foreign and (folder / UNCERTAINTY).exists():
+            outcome["uncertainty"] = _read(folder / UNCERTAINTY)
     return {
         "trial": trial.name,
         "recipe": trial.recipe,
@@ -122,17 +142,17 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
-    """Compare a trial with the paper, one row per mode."""
+    """Compare a trial with the paper, one row per mode or gear."""
     mine = [run for run in runs if run["trial"] in trial.names]
     diverged = sum("diverged" in run for run in mine)
     mine = [run for run in mine if "test" in run]
     note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
-    for mode in trial.modes:
+    for mode, title in row_titles(trial).items():
         found = [run["test"][str(mode)] for run in mine]
         rows.append(
             accuracy_row(
-                trial.title + (f", {mode} active" if len(trial.modes) > 1 else ""),
+                title,
                 *mean_and_deviation([100 * one["accuracy"] for one in found]),
                 seeds=len(found),
                 paper=trial.paper.get(mode, (None, None)),
@@ -140,12 +160,24 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 scaled_down=trial.scaled_down,
                 macs=found[0]["macs"] if found else None,
                 group=trial.group,
-                streams=mode,
+                streams=1 if trial.gears else mode,
                 diverged=diverged,
                 note=note,
             )
         )
+        if trial.foreign:
+            judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
+            macs = found[0]["macs"] if found else None
+            rows += uncertainty_rows(title, mode, judged, trial.group, macs)
     return rows
+
+
+def row_titles(trial: Trial) -> dict[int, str]:
+    """Name what is measured of a trial: by gear, or by number of active streams."""
+    if trial.gears:
+        return {gear: f"{trial.title}, gear {gear}" for gear in trial.gears}
+    several = len(trial.modes) > 1
+    return {mode: trial.title + (f", {mode} active" if several else "") for mode in trial.modes}
 
 
 def average_row(average: Average, rows: list[Row]) -> Row:
@@ -163,6 +195,34 @@ def average_row(average: Average, rows: list[Row]) -> Row:
         scaled_down=any(row.scaled_down for row in parts),
         diverged=sum(row.diverged for row in parts),
         note=average.note,
+    )
+
+
+def difference_row(difference: Difference, rows: list[Row]) -> Row:
+    r"""Subtract the means of two trials; their spreads, over independent seeds, add as squares.
+
+    .. math:: d = \bar a - \bar b, \qquad s_d = \sqrt{s_a^2 + s_b^2}
+    """
+    named = {row.what: row for row in rows}
+    wrong = [title for title in (difference.of, difference.above) if title not in named]
+    if wrong:
+        raise ValueError(
+            f"The difference {difference.title!r} names {wrong[0]!r}, which is no row: it must be "
+            f"one of {', '.join(named)}."
+        )
+    a, b = named[difference.of], named[difference.above]
+    spread = (
+        None if a.deviation is None or b.deviation is None else math.hypot(a.deviation, b.deviation)
+    )
+    return Row(
+        difference.title,
+        "points",
+        None if a.ours is None or b.ours is None else a.ours - b.ours,
+        difference.paper,
+        deviation=spread,
+        seeds=min(a.seeds or 0, b.seeds or 0),
+        scaled_down=a.scaled_down or b.scaled_down,
+        diverged=a.diverged + b.diverged,
     )
 
 

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import did_you_mean
 from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
+from mimonets._messages import did_you_mean
 from mimonets.inference.exporter import Batch, Exporter
 from mimonets.inference.manifest import MANIFEST_FILE, Manifest, Mode
 from mimonets.inference.quantise import quantise
@@ -49,7 +49,8 @@ def export(
 
     Args:
         model: one of ours, or any ``torch.nn.Module`` with ``num_streams``, ``example_inputs`` and
-            ``forward(inputs, active_streams=...)``; sequences also take ``mask=``.
+            ``forward(inputs, active_streams=...)``; sequences also take ``mask=``. Or the folder of
+            a saved model, or the name of one that ships with the package.
         folder: made if it is not there; an earlier export in it is replaced.
         formats: ``"onnx"`` (what ONNX Runtime and OpenVINO run), ``"openvino"``, ``"pt2"``.
         int8: also write int8 graphs; True for all runtimes that are installed, or their names.
@@ -73,6 +74,11 @@ def export(
     """
     folder = Path(folder)
     _check_arguments(folder, formats, max_loss)
+    if isinstance(model, str | os.PathLike):
+        from mimonets.models import load
+        from mimonets.models.pretrained import find_folder
+
+        model = load(find_folder(model))
     manifest = describe(model, input_spec)
     manifest = replace(manifest, modes=_chosen_modes(manifest, modes))
     check_finite(model)

@@ -173,6 +173,27 @@ def _fold_batch_norm(source: Path, path: Path) -> None:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     whole = onnx.load(source).SerializeToString()
     onnxruntime.InferenceSession(whole, options, providers=["CPUExecutionProvider"])
+    folded = onnx.load(path)
+    give_each_layer_its_own_bias(folded.graph)
+    onnx.save(folded, path)
+
+
+def give_each_layer_its_own_bias(graph: Any) -> None:
+    """Copy a bias that several layers share, under the name of each.
+
+    ONNX Runtime's quantiser would copy it too, but under a name that may be taken already.
+    """
+    shared = {value.name: value for value in graph.initializer}
+    seen: set[str] = set()
+    for node in graph.node:
+        if node.op_type not in ("Conv", "Gemm") or len(node.input) < 3:
+            continue
+        bias = node.input[2]
+        if bias in seen and bias in shared:
+            copy = graph.initializer.add()
+            copy.CopyFrom(shared[bias])
+            copy.name = node.input[2] = f"{node.name}.own_bias"
+        seen.add(bias)
 
 
 def _outputs(path: Path, names: dict[str, str], feeds: Feeds) -> dict[str, Array]:
@@ -229,7 +250,9 @@ class _OpenVinoWriter(_Writer):
         import openvino
 
         core = openvino.Core()
-        model = core.read_model(str(source))
+        # Unlike read_model, this folds batch norm, which saves roundings and passes. Layers that
+        # it joins get names by chance: clones keep them.
+        model = openvino.convert_model(str(source))
         layers = [
             op.get_friendly_name()
             for op in model.get_ordered_ops()
@@ -240,7 +263,7 @@ class _OpenVinoWriter(_Writer):
 
         def run(skipped: list[str]) -> Any:
             return nncf.quantize(
-                core.read_model(str(source)),
+                model.clone(),
                 nncf.Dataset(feeds),
                 preset=nncf.QuantizationPreset.MIXED,
                 subset_size=len(feeds),
@@ -252,7 +275,7 @@ class _OpenVinoWriter(_Writer):
         quantised, skipped = run([]), []
         if fraction:
             exact, rounded = (
-                self._outputs(core, core.read_model(str(source)), layers, feeds[0]),
+                self._outputs(core, model.clone(), layers, feeds[0]),
                 self._outputs(core, quantised, layers, feeds[0]),
             )
             shared = {name: exact[name] for name in layers if name in exact and name in rounded}

@@ -70,15 +70,24 @@ class ProgramBackend:
 
 
 class OneMode(nn.Module):
-    """A network with its mode decided: (inputs) or (tokens, mask) in, answers out."""
+    """A network with its mode decided: (inputs) or (tokens, mask) in, answers out.
 
-    def __init__(self, model: nn.Module, active_streams: int) -> None:
+    Args:
+        group: how many inputs share a pass, for a graph that is to know that only whole groups
+            come; by default it does not.
+    """
+
+    def __init__(self, model: nn.Module, active_streams: int, group: int = 1) -> None:
         super().__init__()
         self.model = model
         self.active_streams = active_streams
+        self.group = group
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Answer whole groups."""
+        if self.group > 1:  # all of them, and a tracer sees that their number is a multiple
+            whole = inputs.shape[0] // self.group * self.group
+            inputs, mask = inputs[:whole], None if mask is None else mask[:whole]
         if mask is None:
             return self.model(inputs, active_streams=self.active_streams)
         return self.model(inputs, mask=mask, active_streams=self.active_streams)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from mimonets._messages import first_line
 from mimonets.inference.manifest import Manifest
 from mimonets.inference.torch_runtime import OneMode
 
@@ -39,15 +40,15 @@ def trace(
     if masked:
         arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
         shapes["mask"] = shape
-    with _quiet():
+    with _quiet(), torch.no_grad():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
-                OneMode(model, active_streams), arguments, dynamic_shapes=shapes
+                OneMode(model, active_streams, size), arguments, dynamic_shapes=shapes
             )
         except Exception as error:  # whatever the network does that cannot be traced
             raise ValueError(
                 f"{manifest.model} cannot be exported with {active_streams} active: "
-                f"{_first_line(error)}"
+                f"{first_line(error)}"
             ) from error
 
 
@@ -70,7 +71,7 @@ def to_onnx(program: ExportedProgram, name: str) -> Any:
                 output_names=["answers"],
             )
         except Exception as error:
-            raise ValueError(f"{name} cannot be written as ONNX: {_first_line(error)}") from error
+            raise ValueError(f"{name} cannot be written as ONNX: {first_line(error)}") from error
     assert converted is not None
     graph = converted.model
     everything = 1 << 62
@@ -142,8 +143,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         registration.setLevel(level)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

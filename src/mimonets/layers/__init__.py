@@ -23,7 +23,15 @@ from mimonets.layers.stream_norm import (
     untrained_modes,
 )
 from mimonets.layers.tied import Lanes, TiedConv2d
-from mimonets.layers.tiles import SlowName, Tiles, ViewName, each_alone, full_problems, make_views
+from mimonets.layers.tiles import (
+    ShrunkTiles,
+    SlowName,
+    Tiles,
+    ViewName,
+    each_alone,
+    full_problems,
+    make_views,
+)
 from mimonets.layers.unbinding import StreamAverage, StreamUnbinding
 
 __all__ = [
@@ -35,6 +43,7 @@ __all__ = [
     "MBATBinding",
     "PositionBinding",
     "ShiftedReLU",
+    "ShrunkTiles",
     "SkipScale",
     "SlowName",
     "StreamAverage",

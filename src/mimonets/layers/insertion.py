@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mimonets.layers.position_binding import PositionBinding
 from mimonets.layers.stream_norm import running_mode
+from mimonets.layers.tiles import ShrunkTiles
 from mimonets.layers.unbinding import StreamUnbinding
 
 # b inputs   g groups   a active inputs   d features
@@ -22,10 +23,10 @@ class BindAfter(nn.Module):
 
     Args:
         module: the last one that sees every input by itself.
-        binding: of feature maps (b, d, h, w) or token features (b, t, d).
+        binding: of feature maps (b, d, h, w) or token features (b, t, d); tiles of maps only.
     """
 
-    def __init__(self, module: nn.Module, binding: PositionBinding) -> None:
+    def __init__(self, module: nn.Module, binding: PositionBinding | ShrunkTiles) -> None:
         super().__init__()
         self.module = module
         self.binding = binding
@@ -38,7 +39,8 @@ class BindAfter(nn.Module):
         """Superpose groups of neighbours: (b, d, h, w) -> (g, d, h, w); tokens (b, t, d) alike."""
         x = x.unflatten(0, (-1, running_mode(self.binding.num_streams)))  # g a ...
         if x.ndim == 5:
-            return self.binding(x)
+            bound: Tensor = self.binding(x)
+            return bound
         positions = x.movedim(-1, 2).flatten(3).unsqueeze(-1)  # g a d (t) 1
         bound = self.binding(positions).squeeze(-1)  # g d (t)
         return bound.mT.reshape(bound.shape[0], *x.shape[2:])
@@ -67,6 +69,28 @@ class UnbindBefore(nn.Module):
         axis = feature_axis(x)
         answers = self.unbinding(x.movedim(axis, -1), active).flatten(0, 1)
         return answers.movedim(-1, axis)
+
+
+class CutBefore(nn.Module):
+    """Cut a canvas of tiles up, then run a module input by input: g -> b.
+
+    Args:
+        module: the first one that sees every input by itself again, on feature maps.
+        tiles: what filled the canvas.
+    """
+
+    def __init__(self, module: nn.Module, tiles: ShrunkTiles) -> None:
+        super().__init__()
+        self.unbinding = tiles
+        self.module = module
+
+    def forward(self, x: Any, *inputs: Any, **options: Any) -> Any:
+        """Call the module as it was called before."""
+        return self.module(change_features(x, self.cut), *inputs, **options)
+
+    def cut(self, canvas: Tensor) -> Tensor:
+        """Take the inputs apart: (g, d, h, w) -> (b, d, h', w')."""
+        return self.unbinding.cut(canvas, running_mode(self.unbinding.num_streams)).flatten(0, 1)
 
 
 class FoldMask(nn.Module):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.vsa import check_active_streams, stream_assignment
+from mimonets.vsa import average_copies, check_active_streams, stream_assignment
 
 # g groups   a active inputs   s streams   d feature maps   h, w position in a tile   r, c the grid
 
@@ -114,6 +114,72 @@ class Tiles(nn.Module):
     def _grid(self, active_streams: int) -> tuple[int, int]:
         zoom = self.zoom(active_streams)
         return self.grid[0] // zoom, self.grid[1] // zoom
+
+
+class ShrunkTiles(nn.Module):
+    r"""Place the inputs of a group side by side on a canvas of the size that one input has.
+
+    .. math:: s_{:, \, i h' + y, \, j w' + x} = \frac{1}{r c} \sum_{u < r, \, v < c}
+        x^{(c i + j)}_{:, \, r y + u, \, c x + v}, \qquad h' = h / r, \; w' = w / c
+
+    Every input is averaged down by the grid of r x c places that its mode has, so that what
+    follows costs the same in every mode: with one input it is seen as it is, with four at half the
+    height and width. Nothing is added up and nothing is learned.
+
+    A mode with A inputs has A places if A divides N, else the next larger divisor of N, and place
+    k carries input k mod A.
+
+    >>> tiles = ShrunkTiles(4)
+    >>> [tiles.grid(active) for active in (1, 2, 3, 4)]
+    [(1, 1), (1, 2), (2, 2), (2, 2)]
+    >>> canvas = tiles(torch.arange(4.0).view(1, 4, 1, 1, 1).expand(1, 4, 1, 2, 2))
+    >>> canvas[0, 0]
+    tensor([[0., 1.],
+            [2., 3.]])
+    >>> tiles.cut(canvas, 4).flatten().tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    """
+
+    def __init__(self, num_streams: int) -> None:
+        super().__init__()
+        self.num_streams = num_streams
+
+    def grid(self, active_streams: int) -> tuple[int, int]:
+        """Say how many rows and columns of places a mode has."""
+        active = check_active_streams(active_streams, self.num_streams)
+        places = range(active, self.num_streams + 1)
+        return squarest_grid(next(n for n in places if self.num_streams % n == 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Fill the canvas: (g, a, d, h, w) -> (g, d, h, w)."""
+        rows, columns = self.grid(x.shape[1])
+        if x.shape[-2] % rows or x.shape[-1] % columns:
+            raise ValueError(
+                f"Feature maps of {x.shape[-2]}x{x.shape[-1]} do not shrink to {rows}x{columns} "
+                f"tiles of whole positions: bind where height and width divide by that, or "
+                f"choose another number of streams."
+            )
+        small = F.avg_pool2d(x.flatten(0, 1), (rows, columns)).unflatten(0, x.shape[:2])
+        if x.shape[1] != rows * columns:
+            small = small[:, stream_assignment(x.shape[1], rows * columns, x.device)]
+        tiles = small.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
+        return tiles.flatten(4, 5).flatten(2, 3)
+
+    def cut(self, canvas: Tensor, active_streams: int) -> Tensor:
+        """Cut a canvas up, and average places of the same input: (g, d, h, w) -> (g, a, d, ...)."""
+        rows, columns = self.grid(active_streams)
+        if canvas.shape[2] % rows or canvas.shape[3] % columns:
+            raise ValueError(
+                f"A canvas of {canvas.shape[2]}x{canvas.shape[3]} positions does not divide into "
+                f"{rows}x{columns} tiles: take them apart before the maps get that small, or "
+                f"choose a smaller number of streams."
+            )
+        tiles = canvas.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
+        return average_copies(tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2), active_streams)
+
+    def extra_repr(self) -> str:
+        """Show the number of streams in the module's printed form."""
+        return f"{self.num_streams}"
 
 
 def squarest_grid(count: int) -> tuple[int, int]:

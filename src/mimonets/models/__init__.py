@@ -25,7 +25,8 @@ from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
-from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
+from mimonets.models.superposed import Superposed, superpose
+from mimonets.models.superposed_config import SuperposedConfig
 
 __all__ = [
     "MODELS",

@@ -8,7 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mimonets.attention.modules import Attention, FeatureAttention
+from mimonets.attention.modules import Attention, FavorS, FeatureAttention
+from mimonets.models.carried import Carried, Normed
 from mimonets.models.sequence import TransformerConfig
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
@@ -86,11 +87,18 @@ class SuperposedMLPBlock(Block):
 
     The attention passed in must normalise jointly over m.
 
+    **Keys and the skip connection.** From the second block on, all m come from one
+    :math:`z^{(n)}` of the block before. If this block has keys of its own, the sum is
+    :math:`z^{(n)} \odot \sum_m \tilde a^{(m,n)} \odot \tilde b^{(m,n)}`, which is zero in half of
+    the entries at M = 2 and in 3/8 of them at M = 4. With the same keys it is :math:`M z^{(n)}`,
+    and its mean over m is :math:`z^{(n)}` itself: see :meth:`continue_from`.
+
     Args:
         embedding_keys: bipolar, (m, n, e); frozen, and saved with the model.
     """
 
     embedding_keys: Tensor
+    continues = False  # whether x comes bound to this block's own keys
 
     def __init__(
         self, config: TransformerConfig, attention: Attention, embedding_keys: Tensor
@@ -98,13 +106,49 @@ class SuperposedMLPBlock(Block):
         super().__init__(config, attention)
         self.register_buffer("embedding_keys", embedding_keys)
 
+    def continue_from(self, block: "SuperposedMLPBlock") -> None:
+        """Take over the keys of the block before, so that the skip connection loses nothing."""
+        self.embedding_keys = block.embedding_keys.clone()
+        self.continues = True
+
     def forward(self, x: Tensor, mask: Tensor | None, alone: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
         if alone is not None:
             return self.retrieve_alone(x, self.attend(normed, normed, mask, alone))
-        bundle = self.bundle(x, mask, dim=1)  # g n t e
+        if self.continues:  # every x is z times its key, so any of them gives z back
+            bundle = x.select(1, 0) * self.keys_of(x).select(0, 0)  # g n t e
+        else:
+            bundle = self.bundle(x, mask, dim=1)
         return self.retrieve(bundle, self.attend(normed, normed, mask), x)
+
+    def carry(self, x: Tensor | Carried, mask: Tensor | None) -> Carried:
+        """Do what ``forward`` does, without writing the streams down; inference only."""
+        if isinstance(x, Tensor):
+            bundle, attended = self.bundle(x, mask, dim=1), self.attend_streams(self.norm1(x), mask)
+            keys = self.keys_of(x).squeeze(-2)
+        else:
+            m, n = x.keys.shape[:2]
+            keys = self.embedding_keys[:m, :n]
+            bundle = x.z if self.continues else x.bundle(keys, mask)
+            attended = self.attend_carried(x.normed(self.norm1, mask), mask, keys)
+        return Carried(self.feed_forward(bundle + attended), keys)
+
+    def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend to streams that are written down: (g, m, n, t, e) -> (g, n, t, e)."""
+        return self.attend(normed, normed, mask)
+
+    def attend_carried(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
+        """Attend to streams of which only the norms are known: (g, n, t, e)."""
+        attention = cast(FavorS, self.attention)
+        m, n = keys.shape[:2]
+        stream_keys = attention.stream_keys[:m, :n].flatten(2)  # m n i
+        q = normed.project(self.to_q, stream_keys, sum_over_m=True)  # n g t i
+        kv = normed.project(self.to_kv, stream_keys.repeat(1, 1, 2), sum_over_m=False)
+        q = self.split_heads(q.transpose(0, 1))
+        k, v = (self.split_heads(x) for x in kv.transpose(0, 1).chunk(2, dim=-1))
+        answers = attention.bundled(q, k, v, mask)
+        return self.out(answers.transpose(-3, -2).flatten(-2))
 
     def retrieve(self, bundle: Tensor, attended: Tensor, x: Tensor) -> Tensor:
         """Run the MLP once per n and unbind all m: (g, n, t, e) -> (g, m, n, t, e)."""
@@ -157,5 +201,14 @@ class FullySuperposedBlock(SuperposedMLPBlock):
         if alone is not None:
             bound = normed * self.keys_of(x)
             return self.retrieve_alone(x, self.attend(bound, bound, mask, alone))
+        bundle = self.bundle(x, mask, dim=1)
+        return self.retrieve(bundle, self.attend_streams(normed, mask), x)
+
+    def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
+        """Bundle, project and attend: (g, m, n, t, e) -> (g, n, t, e)."""
         over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
-        return self.retrieve(self.bundle(x, mask, dim=1), self.attend(over_m, over_n, mask), x)
+        return self.attend(over_m, over_n, mask)
+
+    def attend_carried(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
+        """Bundle norms, project and attend: (g, n, t, e)."""
+        return self.attend(normed.bundle_over_m(keys), normed.bundle_over_n(keys), mask)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mimonets._config import did_you_mean, is_whole, short
+from mimonets._config import is_whole
+from mimonets._messages import did_you_mean, short
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 BUILDERS: dict[str, Callable[..., nn.Module]] = {}
@@ -53,8 +54,8 @@ def build(name: str, settings: Mapping[str, Any]) -> nn.Module:
         raise ValueError(
             f"builder={name[:100]!r} is not registered in this process"
             f"{did_you_mean(name, BUILDERS)}: import the module that says "
-            f"@mimonets.register_builder({name[:100]!r}) first, or pass network=, the network as "
-            f"it was before superpose()."
+            f"@mimonets.register_builder({name[:100]!r}) first (on the command line: --import "
+            f"MODULE), or pass network=, the network as it was before superpose()."
         )
     try:
         network = BUILDERS[name](**settings)

@@ -57,6 +57,7 @@ class ModelCard:
         known = {
             "name": type(getattr(model, "network", model)).__name__,
             "title": str(getattr(model, "title", type(model).__name__)),
+            "summary": str(getattr(model, "summary", "")),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "inputs": inputs,
             "usage": str(getattr(model, "usage", "")),

@@ -22,15 +22,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mimonets import __version__
-from mimonets._config import short
 from mimonets._files import write_atomically
 from mimonets._inputs import InputSpec
+from mimonets._messages import first_line, short
 from mimonets.models.base import Model
 from mimonets.models.builders import build, describe_example, make_example
 from mimonets.models.registry import MODELS
-from mimonets.models.superposed import Superposed, SuperposedConfig, superpose
+from mimonets.models.superposed import Superposed, superpose
+from mimonets.models.superposed_config import SuperposedConfig
 from mimonets.models.weights_file import WeightsFile
 
+Network = nn.Module | tuple[nn.Module, nn.Module, nn.Module]  # or stem, trunk and head
 FORMAT_VERSION = 2
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -73,7 +75,7 @@ def load(
     folder: str | os.PathLike[str],
     *,
     device: str | torch.device = "cpu",
-    network: nn.Module | None = None,
+    network: Network | None = None,
 ) -> Any:
     """Read the model that :func:`save` wrote, in evaluation mode.
 
@@ -112,7 +114,9 @@ def load(
         with torch.device("meta"):  # shapes only: no memory, and no draw from the generator
             model = model_class(config)
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{path} describes no model that can be built: {_line(error)}") from None
+        raise ValueError(
+            f"{path} describes no model that can be built: {first_line(error)}"
+        ) from None
     file.check_shapes(model.state_dict())
     trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     model.load_state_dict(file.read(model.state_dict(), str(device)), assign=True)
@@ -124,20 +128,21 @@ def load(
 
 
 def _rebuild(
-    path: Path, config: SuperposedConfig, example: Any, network: nn.Module | None
+    path: Path, config: SuperposedConfig, example: Any, network: Network | None
 ) -> Superposed:
     """Superpose the network again, with weights that are replaced afterwards."""
     if network is None and not config.builder:
         raise ValueError(
             f"{path.parent} holds a superposed network without a builder: load it from Python and "
-            f"pass network=, the network as it was before superpose()."
+            f"pass network=, the network as it was before superpose(); for the command line, "
+            f"mimonets.export it from there, or save it with builder=."
         )
     try:
         if network is None:
             network = build(config.builder, config.builder_settings)
         return superpose(network, example=make_example(example), **vars(config))
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{path} cannot be built again: {_line(error)}") from None
+        raise ValueError(f"{path} cannot be built again: {first_line(error)}") from None
 
 
 def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -175,7 +180,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} was not written by mimonets: it is nested too deeply.") from None
     except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
         raise ValueError(
-            f"{path} is not JSON ({_line(error)}): it was cut short or edited."
+            f"{path} is not JSON ({first_line(error)}): it was cut short or edited."
         ) from None
     if not isinstance(description, dict) or not isinstance(description.get("config"), dict):
         raise ValueError(f"{path} was not written by mimonets: it has no 'config' in it.")
@@ -201,7 +206,7 @@ def _read_config(path: Path, description: dict[str, Any]) -> Any:
     try:
         return model_class.config_class(**settings)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"{path} does not describe a model: {_line(error)}") from None
+        raise ValueError(f"{path} does not describe a model: {first_line(error)}") from None
 
 
 def _read_inputs(path: Path, description: dict[str, Any]) -> InputSpec | None:
@@ -210,7 +215,7 @@ def _read_inputs(path: Path, description: dict[str, Any]) -> InputSpec | None:
     try:
         return InputSpec.from_dict(description["inputs"])
     except ValueError as error:
-        raise ValueError(f"{path} does not describe its inputs: {_line(error)}") from None
+        raise ValueError(f"{path} does not describe its inputs: {first_line(error)}") from None
 
 
 def _check_inputs(path: Path, model: Model | Superposed, inputs: InputSpec | None) -> None:
@@ -240,11 +245,5 @@ def _check_device(folder: Path, device: str | torch.device) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise ValueError(
-            f"{folder} cannot be loaded to device {short(str(device))}: {_line(error)}"
+            f"{folder} cannot be loaded to device {short(str(device))}: {first_line(error)}"
         ) from None
-
-
-def _line(error: BaseException, most: int = 300) -> str:
-    """Keep the first line of a message, without a stack of C++."""
-    line = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return line if len(line) <= most else line[: most - 3] + "..."

@@ -1,6 +1,7 @@
 """Share models over the Hugging Face Hub. Its library is imported only when it is used."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,6 +38,8 @@ class OnHub:
         """Upload to a repository of the Hub, which is made if it is not there; returns its URL."""
         api = _hub().HfApi(token=token)
         repo_id = api.create_repo(repo_id=repo_id, private=private, exist_ok=True).repo_id
+        card = card or ModelCard.of(self, name=repo_id.rpartition("/")[2])
+        card = replace(card, usage=card.usage.replace("FOLDER", repo_id))
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, card=card)
             return api.upload_folder(

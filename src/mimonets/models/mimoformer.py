@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
+import torch
 from torch import Generator, Tensor, nn
 
 from mimonets._config import MAX_SIZE, is_whole
@@ -25,6 +26,7 @@ class MIMOFormerConfig(PerformerConfig):
     grid: tuple[int, int] = (2, 2)  # M x N streams: bundled queries x bundled keys and values
     superpose: SuperposeName = "attention"  # what runs in superposition
     damping: bool = True  # multiply bundled q and k by (M N)^(-1/2)
+    shared_keys: bool = False  # attention+mlp: one set of embedding keys for all blocks
 
     def __post_init__(self) -> None:
         """Check all settings; a grid read from JSON or YAML is a list."""
@@ -42,6 +44,12 @@ class MIMOFormerConfig(PerformerConfig):
             or not all(is_whole(side) and 1 <= side <= MAX_SIZE for side in grid)
         ):
             found.append(f"grid={grid!r} must be two integers >= 1, such as (2, 2).")
+        if self.shared_keys and self.superpose != "attention+mlp":
+            found.append(
+                f"shared_keys=True is for superpose='attention+mlp', not {self.superpose!r}: "
+                f"'attention' bundles nothing around its blocks, and in 'attention+mlp+qkv' "
+                f"streams bound twice to the same key are no longer told apart."
+            )
         return found
 
     @property
@@ -80,6 +88,10 @@ class MIMOFormer(SequenceModel):
     def __init__(self, config: MIMOFormerConfig, *, generator: Generator | None = None) -> None:
         super().__init__(config)
         self.blocks = nn.ModuleList(_make_block(config, generator) for _ in range(config.depth))
+        if config.shared_keys:
+            first, *others = cast(list[SuperposedMLPBlock], list(self.blocks))
+            for block in others:
+                block.continue_from(first)
 
     def encode(self, tokens: Tensor, mask: Tensor | None, active_streams: int | None) -> Tensor:
         """Run the blocks on a grid of sequences."""
@@ -90,10 +102,33 @@ class MIMOFormer(SequenceModel):
         x = fold_streams(x, m * n, active).unflatten(1, (m, n))  # g m n t e
         if mask is not None:
             mask = fold_streams(mask, m * n, active).unflatten(1, (m, n))  # g m n t
-        for block in self.blocks:
-            x = block(x, mask, self.warm_up)
-        features = self.summarise(x, mask).flatten(1, 2)  # g (m n) e
-        return unfold_streams(features, batch_size, active)
+        if self._can_carry(x):
+            features = self._carry(x, mask)
+        else:
+            for block in self.blocks:
+                x = block(x, mask, self.warm_up)
+            features = self.summarise(x, mask)
+        return unfold_streams(features.flatten(1, 2), batch_size, active)  # g (m n) e
+
+    def _can_carry(self, x: Tensor) -> bool:
+        """Whether the exact algebra of inference serves: no gradients, and streams that share z."""
+        return (
+            self.config.superpose != "attention"
+            and not (self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+            and self.warm_up is None
+            and x.device.type == "cpu"
+            and x.dtype in (torch.float32, torch.float64)
+        )
+
+    def _carry(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Run blocks and read-out on what the streams share; the same up to rounding."""
+        first, *others = cast(list[SuperposedMLPBlock], list(self.blocks))
+        carried = first.carry(x, mask)
+        for block in others:
+            carried = block.carry(carried, mask)
+        if self.config.head != "next_token" and self.config.pooling == "mean":
+            return carried.pooled(self.norm, mask)
+        return self.summarise(carried.streams(), mask)
 
     @property
     def title(self) -> str:

@@ -6,16 +6,19 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from mimonets._messages import first_line
 from mimonets.layers import (
     HadamardBinding,
     HRRBinding,
     MBATBinding,
     PositionBinding,
+    ShrunkTiles,
     StreamUnbinding,
 )
 from mimonets.layers.insertion import (
     BindAfter,
     ClassifierPerStream,
+    CutBefore,
     FoldMask,
     UnbindBefore,
     feature_axis,
@@ -40,6 +43,10 @@ def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
             )
         made: Tensor = network.example_inputs(count)  # type: ignore[operator]
         return made
+    if not isinstance(example, Tensor):
+        raise ValueError(
+            f"example must be a tensor of inputs (b, ...), b >= 1, not a {type(example).__name__}."
+        )
     if example.ndim < 2 or len(example) == 0:
         raise ValueError(
             f"example of shape {tuple(example.shape)} is no batch of inputs: pass (b, ...), "
@@ -57,6 +64,12 @@ def parts_of(network: nn.Module, trial: Trial, config: Any) -> dict[str, str]:
             raise ValueError(
                 f"{argument}={name!r} is never called as a module when the network runs: name one "
                 f"that is."
+            )
+        times = sum(visit.name == name for visit in trial.visits)
+        if times > 1:
+            raise ValueError(
+                f"{argument}={name!r} runs {times} times in a pass, and inputs are joined and "
+                f"taken apart once: name a module that runs once."
             )
     start, end = order[config.bind_after], order[config.unbind_before]
     if end <= start or config.unbind_before.startswith(config.bind_after + "."):
@@ -87,6 +100,9 @@ def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator
         handle.remove()
     entering = _features(seen["bound"], config.bind_after, "gives", least=3)
     leaving = _features(seen.get("unbound"), config.unbind_before, "takes", least=2)
+    if config.binding == "tiles":
+        _insert_tiles(network, config, (bound, entering), (unbound, leaving))
+        return
     options: dict[str, Any] = {"dtype": entering.dtype}
     binding = _make_binding(config, entering.shape[feature_axis(entering)], generator)
     replace_module(network, config.bind_after, BindAfter(bound, binding.to(**options)))
@@ -109,6 +125,36 @@ def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator
     if config.identity_start:
         with_identity_start(unbinding, START_NOISE)
     replace_module(network, config.unbind_before, UnbindBefore(unbound, unbinding))
+
+
+def _insert_tiles(
+    network: nn.Module,
+    config: Any,
+    bound: tuple[nn.Module, Tensor],
+    unbound: tuple[nn.Module, Tensor],
+) -> None:
+    """Put tiles between two modules, if both see feature maps that have whole tiles."""
+    for name, verb, features in (
+        (config.bind_after, "gives", bound[1]),
+        (config.unbind_before, "takes", unbound[1]),
+    ):
+        if features.ndim != 4:
+            raise ValueError(
+                f"binding='tiles' lays feature maps (b, d, h, w) side by side, and {name!r} {verb} "
+                f"{tuple(features.shape)}: name modules that see maps, such as the pooling before "
+                f"the classifier, or choose another binding."
+            )
+    tiles = ShrunkTiles(config.num_streams)
+    for name, features in ((config.bind_after, bound[1]), (config.unbind_before, unbound[1])):
+        rows, columns = tiles.grid(config.num_streams)
+        if features.shape[2] % rows or features.shape[3] % columns:
+            raise ValueError(
+                f"The maps at {name!r} have {features.shape[2]}x{features.shape[3]} positions, "
+                f"which do not divide into {rows}x{columns} tiles: choose another module, or "
+                f"another number of streams than {config.num_streams}."
+            )
+    replace_module(network, config.bind_after, BindAfter(bound[0], tiles))
+    replace_module(network, config.unbind_before, CutBefore(unbound[0], tiles))
 
 
 def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
@@ -189,11 +235,6 @@ def _first_crossing(trial: Trial, model: Any, size: int) -> tuple[str, dict[int,
         if masks:
             return name, masks
     return None
-
-
-def first_line(error: Exception) -> str:
-    """Quote an error in one line."""
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
 
 
 def answer_in(output: Any) -> Tensor:

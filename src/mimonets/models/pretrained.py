@@ -4,11 +4,12 @@ Each is a checkpoint with a model card beside it: ``config.json``, ``model.safet
 ``README.md``.
 """
 
+import os
 from pathlib import Path
 
 import torch
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean
 from mimonets.models.base import Model
 from mimonets.models.card import ModelCard
 from mimonets.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load
@@ -33,10 +34,18 @@ def pretrained_folder(name: str) -> Path:
     return WEIGHTS / name
 
 
-def find_folder(name: str | Path) -> Path:
+def find_folder(name: str | os.PathLike[str]) -> Path:
     """Find a folder by its path, or by the name of a model that ships with the package."""
-    is_shipped = not Path(name).exists() and str(name) in pretrained_names()
-    return pretrained_folder(str(name)) if is_shipped else Path(name)
+    if Path(name).exists() or len(Path(name).parts) != 1:
+        return Path(name)
+    known = pretrained_names()
+    if str(name) not in known:
+        raise ValueError(
+            f"There is no folder {name}, and no model of that name"
+            f"{did_you_mean(str(name), known)}: pass a folder, or a model that ships with "
+            f"mimonets ({', '.join(known)})."
+        )
+    return pretrained_folder(str(name))
 
 
 def card_accuracy(folder: Path) -> dict[int, float] | None:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mimonets._config import Config, size
+from mimonets._config import Config, number, size
 from mimonets._inputs import InputSpec
 from mimonets.attention.sums import check_mask
 from mimonets.models.base import MAX_DEPTH, Model
@@ -37,17 +37,13 @@ class TransformerConfig(Config):
     positions: PositionName = "learned"  # or fixed: sines and cosines
     # Checkpoints of 0.1.0 do not name their activation and have GELU: it must stay the default.
     activation: ActivationName = "gelu"  # of the MLPs; the authors' LRA runs have relu
-    embedding_std: float = 0.02  # of tokens and learned positions at the start
+    embedding_std: float = number(0.02, above=0)  # of tokens and learned positions at the start
     causal: bool = False  # tokens see only what came before them
-    dropout: float = 0.1
+    dropout: float = number(0.1, least=0, below=1)
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            found.append(f"dropout={self.dropout!r} must be at least 0 and below 1.")
-        if not isinstance(self.embedding_std, int | float) or not self.embedding_std > 0:
-            found.append(f"embedding_std={self.embedding_std!r} must be a number above 0.")
         if self.head == "next_token" and not self.causal:
             found.append("head='next_token' would see its own answer: set causal=True.")
         if self.head != "next_token" and self.pooling == "cls" and self.causal:

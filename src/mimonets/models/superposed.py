@@ -6,64 +6,29 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 """
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._config import Config, is_whole, short
 from mimonets._inputs import InputSpec
+from mimonets._messages import first_line
 from mimonets.layers import PositionBinding, StreamBatchNorm, running
 from mimonets.layers.insertion import BindAfter
-from mimonets.models.builders import build, builder_problems
+from mimonets.models.builders import build
 from mimonets.models.hub import OnHub
 from mimonets.models.opening import (
     answer_in,
     check_boundary,
-    first_line,
     insert,
     parts_of,
     trial_inputs,
 )
+from mimonets.models.superposed_config import BINDINGS, SuperposedConfig
 from mimonets.models.trial import find_module, replace_module, try_pass
 from mimonets.vsa import check_active_streams
 
-BindingName = Literal["hrr", "hadamard", "matrix"]
 MASKS = ("mask", "attention_mask")  # names of the mask of real tokens, True = real
-UnbindingName = Literal["matrix", "classifier"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuperposedConfig(Config):
-    """Where a network carries superpositions, and how inputs get in and out."""
-
-    num_streams: int = 2  # inputs per superposition
-    bind_after: str = ""  # the last module that sees every input by itself
-    unbind_before: str = ""  # the first one that does so again
-    binding: BindingName = "hrr"  # circular convolution, sign keys, or a matrix per stream
-    unbinding: UnbindingName = "matrix"  # a matrix per stream, or a classifier per stream
-    identity_start: bool = False  # matrices start near the identity, for pretrained networks
-    unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
-    trainable_keys: bool = True
-    builder: str = ""  # what builds the network again when it is loaded, see register_builder
-    builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
-
-    @property
-    def alone(self) -> bool:
-        """Whether nothing is bound: one stream, and no modules named."""
-        return self.num_streams == 1 and not self.bind_after and not self.unbind_before
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        found = super().problems()
-        if not is_whole(self.num_streams) or self.num_streams < 1:
-            found.append(f"num_streams={self.num_streams!r} must be an integer >= 1.")
-        for name in ("bind_after", "unbind_before"):
-            if not isinstance(getattr(self, name), str):
-                found.append(f"{name}={short(getattr(self, name))} must be the name of a module.")
-        return found + builder_problems(self.builder, self.builder_settings)
 
 
 class Superposed(nn.Module, OnHub):
@@ -105,19 +70,33 @@ class Superposed(nn.Module, OnHub):
         return self.config.alone
 
     @property
+    def summary(self) -> str:
+        """Say in a sentence or two where inputs share a pass, for its model card."""
+        config = self.config
+        if self.alone:
+            return ""
+        return (
+            f"A network that takes up to {self.num_streams} inputs in one pass. Between "
+            f"`{config.bind_after}` and `{config.unbind_before}` it runs once per group of inputs, "
+            f"which are joined by {BINDINGS[config.binding]}."
+        )
+
+    @property
     def usage(self) -> str:
         """Say in Python how a saved network of this kind is loaded, for its model card."""
         builder = self.config.builder
         class_name = type(self.network).__name__
-        lines = ["import mimonets as mn"]
+        lines = ["from mimonets.models import Superposed"]
         if builder:
-            lines += [f"import ...  # your module with @mn.register_builder({builder!r})"]
-            lines += ['model = mn.load("FOLDER")']
+            lines += [f"import ...  # your module with @mimonets.register_builder({builder!r})"]
+            lines += ['model = Superposed.from_pretrained("FOLDER")']
         else:
-            lines += [f"network = {class_name}(...)  # as it was before mn.superpose"]
-            lines += ['model = mn.load("FOLDER", network=network)']
+            lines += [f"network = {class_name}(...)  # as it was before mimonets.superpose"]
+            lines += ['model = Superposed.from_pretrained("FOLDER", network=network)']
+        if self.alone:
+            return "\n".join([*lines, "answers = model(inputs)"])
         lines += [f"answers = model(inputs)  # {self.num_streams} inputs per pass"]
-        return "\n".join([*lines, "answers = model(inputs, active_streams=1)"])
+        return "\n".join([*lines, "answers = model(inputs, active_streams=1)  # one by one"])
 
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
@@ -206,7 +185,7 @@ class Superposed(nn.Module, OnHub):
 
 
 def superpose(
-    network: nn.Module | None = None,
+    network: nn.Module | tuple[nn.Module, nn.Module, nn.Module] | None = None,
     *,
     example: Tensor | None = None,
     generator: Generator | None = None,
@@ -215,13 +194,15 @@ def superpose(
     """Let a network take several inputs per pass.
 
     ``network`` is changed in place: its weights stay the same parameters, two of its modules get
-    wrappers, and the batch norms between them statistics per mode. Networks whose parts are known
-    as such go through :func:`parts`. With ``num_streams=1`` and no modules named, nothing is put
-    in: the network itself, to be trained, measured and saved like the others, as a baseline.
+    wrappers, and the batch norms between them statistics per mode. With ``num_streams=1`` and no
+    modules named, nothing is put in: the network itself, to be trained, measured and saved like
+    the others, as a baseline.
 
     Args:
         network: any module; the part between the two named ones must treat its inputs alike.
-            Without it, ``builder`` and ``builder_settings`` say how it is built.
+            Or three modules that run one after the other, (stem, trunk, head): the trunk carries
+            superpositions, and there is nothing to name. Without a network, ``builder`` and
+            ``builder_settings`` say how it is built.
         example: inputs (b, ...) as the network takes them, b >= 1; not needed if the network has
             ``example_inputs`` of its own.
         generator: draws keys and unbinding matrices.
@@ -240,13 +221,21 @@ def superpose(
     >>> mine(torch.randn(6, 1, 8, 8)).shape, mine(torch.randn(6, 1, 8, 8), active_streams=1).shape
     (torch.Size([6, 10]), torch.Size([6, 10]))
     """
-    config = SuperposedConfig(**settings)
+    if isinstance(network, tuple):
+        network = joined(*network)
+        settings = {"bind_after": "stem", "unbind_before": "head", **settings}
+    config = SuperposedConfig.of(settings)
     if network is None:
         if not config.builder:
             raise ValueError(
                 "superpose() needs a network, or builder=, the name of what builds it."
             )
         network = build(config.builder, config.builder_settings)
+    if not isinstance(network, nn.Module):
+        raise ValueError(
+            f"superpose() takes a torch.nn.Module, not a {type(network).__name__}: build it first, "
+            f"or pass builder=, the name of what builds it."
+        )
     if any(isinstance(module, BindAfter) for module in network.modules()):
         raise ValueError(
             f"This {type(network).__name__} is already superposed, which changed it in place: pass "
@@ -275,15 +264,20 @@ def superpose(
     return model
 
 
-def parts(stem: nn.Module, trunk: nn.Module, head: nn.Module) -> nn.Sequential:
-    """Join three parts into a network that :func:`superpose` takes, with their names.
+def joined(*three: nn.Module) -> nn.Sequential:
+    """Join stem, trunk and head into a network that :func:`superpose` takes, with their names.
 
-    >>> network = parts(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten())
-    >>> superpose(network, num_streams=2, bind_after="stem", unbind_before="head",
-    ...           example=torch.randn(1, 1, 8, 8))(torch.randn(3, 1, 8, 8)).shape
+    >>> three = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten()
+    >>> model = superpose(three, num_streams=2, example=torch.randn(1, 1, 8, 8))
+    >>> model(torch.randn(3, 1, 8, 8)).shape
     torch.Size([3, 128])
     """
+    if len(three) != 3 or not all(isinstance(part, nn.Module) for part in three):
+        found = ", ".join(type(part).__name__ for part in three)
+        raise ValueError(
+            f"Parts of a network are three modules, (stem, trunk, head), not ({found})."
+        )
     network = nn.Sequential()
-    for name, part in (("stem", stem), ("trunk", trunk), ("head", head)):
+    for name, part in zip(("stem", "trunk", "head"), three, strict=True):
         network.add_module(name, part)
     return network

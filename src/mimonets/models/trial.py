@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean
 from mimonets.models.evaluating import evaluating
 
 

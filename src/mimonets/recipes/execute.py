@@ -15,7 +15,7 @@ from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
 from mimonets.evaluation.macs import count_macs, default_modes
-from mimonets.models import Model, load
+from mimonets.models import Model, Superposed, load
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train
@@ -138,6 +138,11 @@ def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
             f"{Path(folder) / 'recipe.yaml'} has no settings under {', '.join(wrong)}: it was "
             f"damaged or edited."
         )
+    if settings.get("model", {}).get("kind") == Superposed.kind:
+        raise ValueError(
+            f"{folder} is a run of a network of others, and its recipe does not know its data: "
+            f"measure it from Python, and export or serve {Path(folder) / 'model'}."
+        )
     name, summary = (str(found.get(key, "")) for key in ("name", "summary"))
     return make_recipe(name or str(folder), summary, settings, overrides)
 
@@ -195,12 +200,35 @@ def measure_run(
         which: best or last; by default what the recipe says, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
+    model, batches = open_run(folder, split, overrides, which, device)
+    wanted = modes or default_modes(model.num_streams)
+    chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
+    found = evaluate(model, batches, chosen)
+    return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
+
+
+def measure_gears(
+    folder: str | Path, split: str, overrides: Sequence[str] = ()
+) -> list[tuple[int, ModeAccuracy, float]]:
+    """Measure a run's :class:`~mimonets.models.GearedWideResNet`: gear, accuracy and MACs."""
+    model, batches = open_run(folder, split, overrides)
+    gears = {gear: model.in_gear(gear) for gear in range(1, model.num_gears + 1)}
+    return [
+        (gear, evaluate(network, batches)[1], count_macs(network).paper)
+        for gear, network in gears.items()
+    ]
+
+
+def open_run(
+    folder: str | Path,
+    split: str,
+    overrides: Sequence[str] = (),
+    which: str | None = None,
+    device: str | torch.device | None = None,
+) -> tuple[Any, ImageBatches | SequenceBatches]:
+    """Load a run's model and make batches of one split of its data."""
     chosen_device = choose_device(device)
     recipe = read_run(folder, overrides)
     _, path = choose_model(folder, which)
     model = load(path, device=chosen_device)
-    wanted = modes or default_modes(model.num_streams)
-    chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    batches = split_batches(recipe, split, spec=model.input_spec, device=chosen_device)
-    found = evaluate(model, batches, chosen)
-    return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
+    return model, split_batches(recipe, split, spec=model.input_spec, device=chosen_device)

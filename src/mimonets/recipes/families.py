@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean
 
 Settings = dict[str, dict[str, Any]]  # section -> setting -> value
 

@@ -9,9 +9,9 @@ from typing import Any, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from mimonets._config import did_you_mean
+from mimonets._messages import did_you_mean, shorten
 from mimonets.data import AugmentConfig, DataConfig
-from mimonets.models import MODELS, read_config
+from mimonets.models import MODELS, SuperposedConfig, load, read_config
 from mimonets.recipes.families import find_recipe
 from mimonets.training.config import TrainConfig
 
@@ -106,7 +106,10 @@ def make_recipe(
 
 
 def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
-    """Get the model config of a recipe, or of a folder that :func:`mimonets.save` wrote."""
+    """Get the model config of a recipe, or of a folder that :func:`mimonets.save` wrote.
+
+    A network of others is more than its config: it is loaded, by its builder.
+    """
     folder = Path(recipe_or_folder)
     if folder.is_dir():
         if overrides:
@@ -114,7 +117,9 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
                 f"{recipe_or_folder} holds a model as it was saved: --set works with recipes only."
             )
         inner = folder / "model"  # a run keeps its final model there
-        return read_config(inner if inner.is_dir() else folder)
+        place = inner if inner.is_dir() else folder
+        config = read_config(place)
+        return load(place) if isinstance(config, SuperposedConfig) else config
     return load_recipe(recipe_or_folder, overrides).model
 
 
@@ -129,16 +134,6 @@ def data_settings(data_dir: str | Path | None, dataset: str) -> list[str]:
     own = Path(data_dir) / dataset
     # As it stands: YAML would read the two halves of an escaped emoji as two characters.
     return [f"data.dir={json.dumps(str(own if own.is_dir() else data_dir), ensure_ascii=False)}"]
-
-
-def shorten(text: str, most: int = 120) -> str:
-    """Keep an error message to one short line, whatever came.
-
-    >>> shorten("a" * 9, most=5)
-    'aaaa…'
-    """
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _sections(settings: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:

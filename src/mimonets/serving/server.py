@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mimonets._config import Config, did_you_mean, whole
+from mimonets._config import Config, whole
+from mimonets._messages import did_you_mean
 from mimonets.serving.batcher import Batcher, Lane, RefusedError, Ticket
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode

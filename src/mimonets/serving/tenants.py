@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import Config, did_you_mean, is_whole
+from mimonets._config import Config, is_whole
+from mimonets._messages import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets.data.interface import IGNORED
-from mimonets.models import load
+from mimonets.layers.insertion import ClassifierPerStream, CutBefore, UnbindBefore
+from mimonets.models import Superposed, load
 from mimonets.models.evaluating import evaluating
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
@@ -48,12 +49,12 @@ class Teacher:
             network = student if config.teacher == SLOW else load(config.teacher)
         self.network = network.to(device)
         self.options = {"active_streams": 1} if hasattr(network, "num_streams") else {}
-        for name in ("student", "network") if config.distill_features else ():
-            if not isinstance(getattr(getattr(self, name), "classifier", None), nn.Module):
+        for name, one in (("student", student), ("teacher", network)):
+            if config.distill_features and compared_module(one, student) is None:
                 raise ValueError(
-                    f"distill_features compares what the classifiers get, and the "
-                    f"{'teacher' if name == 'network' else name} has no module of that name: "
-                    f"set train.distill_features=0."
+                    f"distill_features compares what the classifiers get, or in a superposed "
+                    f"network what is read out before `unbind_before`, and the {name} has no such "
+                    f"module: set train.distill_features=0."
                 )
 
     def answer(self, batch: Batch) -> Lesson:
@@ -62,7 +63,8 @@ class Teacher:
         Before the student does: a network that teaches itself changes its mode for this, and its
         batch norms must not move between the student's forward and backward pass.
         """
-        with watching(self.network) as features, evaluating(self.network):
+        watched = compared_module(self.network, self.student)
+        with watching(watched) as features, evaluating(self.network):
             logits = self.network(batch.inputs, **self.options, **batch.arguments())
         # Clones, since what inference mode made cannot take part in a backward pass.
         return logits.clone(), [seen.clone() for seen in features]
@@ -103,7 +105,9 @@ def taught_loss(
     scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
     loss = torch.lerp(loss, soft_loss(logits, wanted, scored, config.temperature), config.distill)
     if config.distill_features and features and taught:
-        loss = loss + config.distill_features * similarity_loss(features[0], taught[0])
+        known = torch.cat(taught)
+        own = torch.cat(features)[: len(known)]  # a group that was filled up has more
+        loss = loss + config.distill_features * similarity_loss(own, known)
     return loss
 
 
@@ -130,22 +134,39 @@ def similarity_loss(features: Tensor, taught: Tensor) -> Tensor:
     "Similarity-preserving knowledge distillation", ICCV 2019.
 
     Args:
-        features: (b, d) of the student.
-        taught: (b, d') of the teacher.
+        features: (b, d) of the student, or maps (b, d, h, w), which count as vectors.
+        taught: (b, d') of the teacher, likewise.
     """
-    own, wanted = (F.normalize(x.float() @ x.float().mT, dim=-1) for x in (features, taught))
+    vectors = (x.flatten(1).float() for x in (features, taught))
+    own, wanted = (F.normalize(x @ x.mT, dim=-1) for x in vectors)
     return (own - wanted).square().mean()
 
 
+def compared_module(network: Any, student: Any) -> nn.Module | None:
+    """Find the module whose inputs are compared with ``distill_features``; None if there is none.
+
+    It is the classifier; or, if the student is a superposed network of others, what comes after
+    the unbinding there, and the module of the same name in the teacher.
+    """
+    name = getattr(getattr(student, "config", None), "unbind_before", "")
+    found: Any = getattr(network, "classifier", None)
+    if name:
+        inner = network.network if isinstance(network, Superposed) else network
+        found = dict(inner.named_modules()).get(name, found)
+    if isinstance(found, UnbindBefore | CutBefore):
+        return found.module
+    known = isinstance(found, nn.Module) and not isinstance(found, ClassifierPerStream)
+    return found if known else None
+
+
 @contextmanager
-def watching(network: Any) -> Iterator[list[Tensor]]:
-    """Collect what a network's classifier gets while the context lasts; nothing without one."""
+def watching(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Collect what a module gets while the context lasts; nothing without one."""
     seen: list[Tensor] = []
-    classifier = getattr(network, "classifier", None)
-    if not isinstance(classifier, nn.Module):
+    if module is None:
         yield seen
         return
-    handle = classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    handle = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
         yield seen
     finally:

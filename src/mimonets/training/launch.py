@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
+from mimonets._messages import first_line
 from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
 
@@ -36,7 +37,7 @@ def launch_fabric(config: TrainConfig) -> Any:
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
     except Exception as error:  # Fabric has many kinds of them
-        reason = str(error).partition("\n")[0].rstrip(".")
+        reason = first_line(error)
         raise ValueError(
             f"Training cannot run with train.accelerator={config.accelerator} and train.devices="
             f"{config.devices} on this machine: {reason}. train.accelerator=cpu always works."

@@ -125,10 +125,11 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
         last = piece is pieces[-1]
-        lesson = None if teacher is None else teacher.answer(piece)
+        with fabric.autocast():
+            lesson = None if teacher is None else teacher.answer(piece)
         with (
             fabric.no_backward_sync(state.network, enabled=not last),
-            watching(state.model if config.distill_features else None) as features,
+            watching(state.watched) as features,
         ):
             logits = state.network(
                 piece.inputs,

@@ -64,6 +64,8 @@ def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
     if x.shape[0] == 0:
         raise ValueError("An empty batch has no groups: pass at least one input.")
     groups, left_over = x.shape[0] // active, x.shape[0] % active
+    if _is_all(x, groups * active):
+        return [x.unflatten(0, (groups, active))]
     parts = []
     if groups:
         parts.append(x[: groups * active].unflatten(0, (groups, active)))
@@ -72,8 +74,22 @@ def whole_and_short_groups(x: Tensor, active: int) -> list[Tensor]:
     return parts
 
 
+def _is_all(x: Tensor, count: int | torch.SymInt) -> bool:
+    """Whether the first ``count`` are all of x; while a graph is traced, whether that is certain.
+
+    Exported graphs would copy x to take a slice of all of it.
+    """
+    if isinstance(count, int):
+        return x.shape[0] == count
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(x.shape[0] == count)
+
+
 def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None) -> Tensor:
     """Put a batch of any size into streams, copying inputs where a group has more streams.
+
+    A batch of whole groups with all streams busy is not copied: the result is a view of it.
 
     Args:
         x: (b, ...).
@@ -88,6 +104,8 @@ def fold_streams(x: Tensor, num_streams: int, active_streams: int | None = None)
     """
     active = check_active_streams(active_streams, num_streams)
     parts = whole_and_short_groups(x, active)
+    if len(parts) == 1 and active == num_streams and parts[0].shape[1] == num_streams:
+        return parts[0]  # nothing to copy
     return torch.cat(
         [part[:, stream_assignment(part.shape[1], num_streams, x.device)] for part in parts]
     )

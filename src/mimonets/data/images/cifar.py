@@ -5,13 +5,16 @@ record is one label byte (two in CIFAR-100: coarse, fine) and 3072 bytes, red, g
 Both versions are read from their folder, or straight out of their tar archive.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mimonets.data.config import DataConfig
@@ -22,7 +25,8 @@ from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
 from mimonets.data.unpack import Arrays, archive_files, damaged, reading
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
-PIXELS = 3 * 32 * 32
+SIDE = 32
+PIXELS = 3 * SIDE * SIDE
 IMAGE_VALIDATION = 5_000  # of LRA's Image task: 45,000 / 5,000 / 10,000
 
 
@@ -58,14 +62,27 @@ def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
     """Load LRA's Image task: CIFAR-10 as 1,024 grey pixels, 45,000 / 5,000 / 10,000.
 
     A pixel of value 0 is a pixel: every sequence has its full length, and nothing is padding.
+    With ``config.length=256`` squares of 2x2 pixels are averaged, with 64 those of 4x4.
     """
+    side = _side(config.length)
     colour = load_cifar10(config)
-    count = IMAGE_VALIDATION if config.validation is None else config.validation
-    if config.validation is None and len(colour.train) <= count:
-        count = len(colour.train) // 10  # a cut of the data: the same share
-    train, validation = hold_out(colour.train, count, seed=config.seed)
-    held_out = None if validation is None else _as_sequences(validation)
-    return Splits(_as_sequences(train), held_out, _as_sequences(colour.test))
+
+    @cache
+    def divided() -> tuple[ImageSet, ImageSet | None]:
+        count = IMAGE_VALIDATION if config.validation is None else config.validation
+        if config.validation is None and len(colour.train) <= count:
+            count = len(colour.train) // 10  # a cut of the data: the same share
+        return hold_out(colour.train, count, seed=config.seed)
+
+    def validation() -> SequenceSet | None:
+        part = divided()[1]
+        return None if part is None else _as_sequences(part, side)
+
+    return Splits(
+        lambda: _as_sequences(divided()[0], side),
+        validation,
+        lambda: _as_sequences(colour.test, side),
+    )
 
 
 def to_grey(images: Tensor) -> Tensor:
@@ -84,8 +101,23 @@ def to_grey(images: Tensor) -> Tensor:
     return grey
 
 
-def _as_sequences(data: ImageSet) -> SequenceSet:
-    tokens = to_grey(data.images).flatten(1)
+def _side(length: int | None) -> int:
+    """Find how many pixels a side is left with ``length`` of them in all."""
+    side = math.isqrt(length or SIDE**2)
+    if side < 1 or side**2 != (length or SIDE**2) or SIDE % side:
+        fitting = ", ".join(str((SIDE // part) ** 2) for part in (1, 2, 4, 8))
+        raise ValueError(
+            f"data.length={length} does not fit image: choose from {fitting}, the pixels that are "
+            f"left when squares of them are averaged."
+        )
+    return side
+
+
+def _as_sequences(data: ImageSet, side: int) -> SequenceSet:
+    grey = to_grey(data.images)
+    if side < grey.shape[-1]:  # averages, rounded to the nearest, of halves to even
+        grey = F.adaptive_avg_pool2d(grey.float().unsqueeze(1), side).squeeze(1).round().byte()
+    tokens = grey.flatten(1)
     lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
     name = data.name.replace("cifar10", "image")
     return SequenceSet(tokens, lengths, data.labels, 256, data.num_classes, name)
@@ -95,30 +127,27 @@ def _load(
     config: DataConfig, versions: tuple[Version, ...], name: str, num_classes: int
 ) -> Splits[ImageSet]:
     version, path = _locate(config, versions, name)
-    if path.is_dir():
-        arrays = _read(version, path)
-    else:  # unpacking takes many seconds: once is enough
-        arrays = cached(name, (name, 1, fingerprint(path)), lambda: _read(version, path))
 
     def part(title: str) -> ImageSet:
-        images = torch.from_numpy(arrays[f"{title}_images"])
-        labels = torch.from_numpy(arrays[f"{title}_labels"])
+        def read() -> Arrays:
+            return _read(version, path, title)
+
+        if not path.is_dir():  # unpacking takes many seconds: once is enough
+            arrays = cached(f"{name}-{title}", (name, 2, title, fingerprint(path)), read)
+        else:
+            arrays = read()
+        images, labels = (torch.from_numpy(arrays[key]) for key in ("images", "labels"))
         return ImageSet(images, labels, num_classes, f"{name} {title}")
 
-    return Splits(part("train"), None, part("test"))
+    return Splits(lambda: part("train"), None, lambda: part("test"))
 
 
-def _read(version: Version, path: Path) -> Arrays:
-    wanted = [*version.train, version.test]
-    files = _read_folder(path, wanted) if path.is_dir() else _read_archive(path, wanted)
-    pieces = {file: version.read(content, f"{path}, {file}") for file, content in files.items()}
-    arrays: Arrays = {}
-    for title, names in (("train", version.train), ("test", (version.test,))):
-        images = np.concatenate([pieces[name][0] for name in names])
-        labels = np.concatenate([pieces[name][1] for name in names])
-        arrays[f"{title}_images"] = images.reshape(-1, 3, 32, 32)
-        arrays[f"{title}_labels"] = labels.astype(np.int64)
-    return arrays
+def _read(version: Version, path: Path, title: str) -> Arrays:
+    names = version.train if title == "train" else (version.test,)
+    files = _read_folder(path, names) if path.is_dir() else _read_archive(path, names)
+    pieces = [version.read(files[file], f"{path}, {file}") for file in names]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return {"images": images.reshape(-1, 3, 32, 32), "labels": labels.astype(np.int64)}
 
 
 def _locate(config: DataConfig, versions: tuple[Version, ...], name: str) -> tuple[Version, Path]:
@@ -135,7 +164,7 @@ def _locate(config: DataConfig, versions: tuple[Version, ...], name: str) -> tup
     return version, find_or_fetch(config, [version.archive], remote, name)
 
 
-def _read_folder(folder: Path, wanted: list[str]) -> dict[str, bytes]:
+def _read_folder(folder: Path, wanted: Sequence[str]) -> dict[str, bytes]:
     missing = [name for name in wanted if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{folder} holds no {', '.join(missing)}: unpack the archive again.")
@@ -143,7 +172,7 @@ def _read_folder(folder: Path, wanted: list[str]) -> dict[str, bytes]:
         return {name: (folder / name).read_bytes() for name in wanted}
 
 
-def _read_archive(path: Path, wanted: list[str]) -> dict[str, bytes]:
+def _read_archive(path: Path, wanted: Sequence[str]) -> dict[str, bytes]:
     found = archive_files(path, lambda name: name.rpartition("/")[2] in wanted)
     files = {name.rpartition("/")[2]: content for name, content in found}
     missing = [name for name in wanted if name not in files]
@@ -253,7 +282,7 @@ IMAGE = DataSet(
     name="image",
     load=load_grey_sequences,
     kind="sequences",
-    takes=frozenset({"validation"}),
+    takes=frozenset({"length", "validation"}),
     class_names=_OBJECTS,
     home=_PAGE,
 )

@@ -65,7 +65,7 @@ def _load(
             )
         return ImageSet(images.unsqueeze(1), labels.long(), 10, f"{name} {title}")
 
-    return Splits(part("train", "train"), None, part("t10k", "test"))
+    return Splits(lambda: part("train", "train"), None, lambda: part("t10k", "test"))
 
 
 def read_idx(path: Path) -> Tensor:

@@ -31,7 +31,9 @@ def load_svhn(config: DataConfig) -> Splits[ImageSet]:
         names = [file, f"svhn/{file}", f"SVHN/{file}"]
         return read_mat(find_or_fetch(config, names, Remote(HOME + file, MD5[file]), "svhn"), title)
 
-    return Splits(part("train_32x32.mat", "train"), None, part("test_32x32.mat", "test"))
+    return Splits(
+        lambda: part("train_32x32.mat", "train"), None, lambda: part("test_32x32.mat", "test")
+    )
 
 
 def read_mat(path: Path, title: str) -> ImageSet:

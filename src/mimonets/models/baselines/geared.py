@@ -27,6 +27,8 @@ class GearedWideResNetConfig(WideResNetConfig):
 
     Gear 1 is the first of both lists; put the most accurate there. A slimmable network has several
     widths at ``shrinks=(1, 1, 1)``, a resolution-switchable one several shrinks at full width.
+    With ``widths=(0.5,)`` it is a plain network of half the width: only maps that some gear uses
+    have weights.
     """
 
     widths: tuple[float, ...] = (1.0, 0.5, 0.25)  # of each gear: fraction of the feature maps
@@ -42,6 +44,11 @@ class GearedWideResNetConfig(WideResNetConfig):
     def num_gears(self) -> int:
         """How many operating points there are."""
         return len(self.widths)
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """Of each gear: fraction of the feature maps that the widest gear has."""
+        return tuple(width / max(self.widths) for width in self.widths)
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -110,7 +117,7 @@ class GearNorm(nn.ModuleList):
     """A batch norm for each gear."""
 
     def __init__(self, maps: int, config: GearedWideResNetConfig) -> None:
-        super().__init__(nn.BatchNorm2d(part_of(maps, width)) for width in config.widths)
+        super().__init__(nn.BatchNorm2d(part_of(maps, part)) for part in config.parts)
 
 
 class GearBlock(nn.Module):
@@ -152,21 +159,23 @@ class GearedWideResNet(ImageModel):
 
     def __init__(self, config: GearedWideResNetConfig) -> None:
         super().__init__(config)
-        self.stem = GearConv2d(config.in_channels, config.stem_maps, 3)
-        self.stem_norm = GearNorm(config.stem_maps, config)
+        widest = max(config.widths)
+        maps_in = part_of(config.stem_maps, widest)
+        self.stem = GearConv2d(config.in_channels, maps_in, 3)
+        self.stem_norm = GearNorm(maps_in, config)
         self.stem_activation = nn.ReLU()
         blocks = []
-        maps_in = config.stem_maps
         for stage, maps in enumerate((16, 32, 64)):
+            maps_out = part_of(maps * config.width, widest)
             for index in range(config.blocks_per_stage):
                 stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(GearBlock(config, maps_in, maps * config.width, stride))
-                maps_in = maps * config.width
+                blocks.append(GearBlock(config, maps_in, maps_out, stride))
+                maps_in = maps_out
         self.trunk = nn.ModuleList(blocks)
         self.final_norm = GearNorm(maps_in, config)
         self.final_activation = nn.ReLU()
         self.pool = nn.AdaptiveAvgPool2d(config.pool)
-        self.classifier = GearLinear(config.features, config.num_classes)
+        self.classifier = GearLinear(maps_in * config.pool**2, config.num_classes)
 
     @property
     def num_gears(self) -> int:
@@ -183,7 +192,7 @@ class GearedWideResNet(ImageModel):
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
         index = self._check_gear(gear) - 1
-        fraction, shrink = self.config.widths[index], self.config.shrinks[index]
+        fraction, shrink = self.config.parts[index], self.config.shrinks[index]
         x = F.avg_pool2d(images, shrink) if shrink > 1 else images
         x = self.stem_activation(self.stem_norm[index](self.stem(x, fraction)))
         for block in self.trunk:
