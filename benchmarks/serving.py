@@ -37,9 +37,9 @@ from mimonets.serving.workloads import poisson, read_trace, step
 SLO = 0.25  # seconds
 SETS = {"ours": OURS, "others": ("policy", *OTHERS)}
 LOADS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)  # offered / slow capacity
-TRACES = {"azure-llm-2023-code": 0.3, "azure-llm-2023-conv": 2.0}
+TRACES = {"azure-llm-2023-code": 1.0, "azure-llm-2023-conv": 2.0}
 SLOT = 8.0  # seconds of one load of one server
-ROUNDS = 2  # with other arrivals
+ROUNDS = 1  # with other arrivals
 SPIKE = (0.5, 3.2)  # loads before and in it
 START = 90.0  # seconds that a server may take to start
 

@@ -58,48 +58,35 @@ def _timed(point):
     return replace(point, run=run)
 
 
-def _engine(networks: Path):
-    from mimonets.inference import Engine, read_manifest
+def open_engine(networks: Path, active: int):
+    """Open the network and run it once; also gives what it takes."""
+    from mimonets.inference import Engine
 
-    return Engine(networks / "gears", ENGINE, 1), read_manifest(networks / "gears").input_spec
+    engine = Engine(networks / "gears", ENGINE, 1)
+    engine(np.zeros((active, *engine.input_spec.shape), np.float32), active)
+    return engine, engine.input_spec
 
 
-def _read(request: dict, spec) -> np.ndarray:
+def read_input(request: dict, spec) -> np.ndarray:
+    """Read the one input of a request."""
     (tensor,) = request["inputs"]
     return spec.prepare(np.array(tensor["data"], dtype=np.uint8).reshape(tensor["shape"]))[0]
 
 
-def _answer(label: int, active: int) -> dict:
+def answer_of(label: int, active: int) -> dict:
+    """Write an answer as the generator reads it."""
     return {"outputs": [{"data": [int(label)]}], "parameters": {"active_streams": active}}
 
 
 def litserve(active: int, networks: Path, port: int, slo: float) -> None:
     """Serve one mode with LitServe, in dynamic batches."""
     import litserve as ls
-
-    class Classifier(ls.LitAPI):
-        def setup(self, device):
-            self.engine, self.spec = _engine(networks)
-            self.engine(np.stack([np.zeros(self.spec.shape, np.float32)] * active), active)
-
-        def decode_request(self, request):
-            return _read(request, self.spec)
-
-        def batch(self, inputs):
-            return np.stack(inputs)
-
-        def predict(self, inputs):
-            return np.asarray(self.engine(inputs, active)).argmax(axis=1)
-
-        def unbatch(self, outputs):
-            return list(outputs)
-
-        def encode_response(self, output):
-            return _answer(output, active)
+    from serving_litserve import Classifier
 
     api = Classifier(
         max_batch_size=PASSES * active, batch_timeout=BATCH_WAIT, api_path=f"{PATH}/infer"
     )
+    api.networks, api.active = networks, active
     server = ls.LitServer(api, accelerator="cpu", timeout=slo, workers_per_device=1)
     server.app.add_api_route(PATH, lambda: {"ready": True})
     server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="warning")
@@ -120,8 +107,7 @@ def ray_serve(active: int, networks: Path, port: int, slo: float) -> None:
     @serve.ingress(app)
     class Classifier:
         def __init__(self):
-            self.engine, self.spec = _engine(networks)
-            self.engine(np.stack([np.zeros(self.spec.shape, np.float32)] * active), active)
+            self.engine, self.spec = open_engine(networks, active)
 
         @app.get(PATH)
         async def ready(self):
@@ -129,8 +115,8 @@ def ray_serve(active: int, networks: Path, port: int, slo: float) -> None:
 
         @app.post(f"{PATH}/infer")
         async def infer(self, request: Request):
-            label = await self.run(_read(await request.json(), self.spec))
-            return _answer(label, active)
+            label = await self.run(read_input(await request.json(), self.spec))
+            return answer_of(label, active)
 
         @serve.batch(max_batch_size=PASSES * active, batch_wait_timeout_s=BATCH_WAIT)
         async def run(self, inputs):

@@ -4,13 +4,16 @@ python benchmarks/serving_ray.py NETWORKS PIECES results
 
 With superposition the replica that is there takes the spike at once, less accurately; with one
 input per pass, requests are refused until the second one is ready. Both on one machine, whose cores
-they share with Ray, so that the second replica adds less than it would elsewhere.
+they share with Ray, so that the second replica adds less than it would elsewhere. Every pass is run
+REPEAT times, to stand for a larger network: at hundreds of requests a second it is Ray's proxy that
+is measured here.
 """
 
 import asyncio
 import json
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +26,9 @@ from mimonets.serving.load import Samples, send
 from mimonets.serving.workloads import poisson
 from serving import SLO, timeline
 
-SECONDS, SPIKE_AT = 40.0, 5.0
+REPEAT = 8
+BUDGET = REPEAT * SLO  # seconds to answer
+SECONDS, SPIKE_AT = 45.0, 5.0
 LOW, HIGH = 0.5, 2.5  # loads / slow capacity of one replica
 
 
@@ -36,9 +41,17 @@ def make_server(networks: Path, only: int | None):
         network = open_network("network", [networks / "gears"], ENGINE, 1)
         if only is not None:
             network.points = [point for point in network.points if point.group == only]
+        network.points = [replace(p, run=partial(run_often, p.run)) for p in network.points]
         return network
 
-    return Server({"network": opened}, ServerSettings(slo=SLO))
+    return Server({"network": opened}, ServerSettings(slo=BUDGET))
+
+
+def run_often(run, inputs):
+    """Run a pass several times, as long as a larger network would take."""
+    for _ in range(REPEAT - 1):
+        run(inputs)
+    return run(inputs)
 
 
 def measure(networks: Path, only: int | None, capacity: float, port: int) -> dict:
@@ -64,7 +77,7 @@ def measure(networks: Path, only: int | None, capacity: float, port: int) -> dic
     async def load():
         samples = Samples.read(networks / "samples.npz")
         sending = asyncio.create_task(
-            send(f"http://127.0.0.1:{port}{PATH}", schedule, samples, slo=SLO)
+            send(f"http://127.0.0.1:{port}{PATH}", schedule, samples, slo=BUDGET)
         )
         await asyncio.sleep(SPIKE_AT)
         await asyncio.to_thread(scale)
@@ -75,11 +88,11 @@ def measure(networks: Path, only: int | None, capacity: float, port: int) -> dic
     ray.shutdown()
     (ready,) = ready_after
     alone = (result.intended >= SPIKE_AT) & (result.intended < SPIKE_AT + ready)
-    good = (result.status == 200) & (result.latency <= SLO) & result.right
+    good = (result.status == 200) & (result.latency <= BUDGET) & result.right
     return {
         "second_replica_after": ready,
         "right_in_time_until_then": float(good[alone].mean()),
-        "right_in_time_afterwards": float(good[result.intended >= SPIKE_AT + ready].mean()),
+        "right_in_time_in_the_spike": float(good[result.intended >= SPIKE_AT].mean()),
         **result.summary(),
         "timeline": timeline(result),
     }
@@ -88,14 +101,14 @@ def measure(networks: Path, only: int | None, capacity: float, port: int) -> dic
 def main(networks: str, pieces: str, folder: str) -> None:
     """Measure with and without superposition."""
     place = Path(networks).resolve()
-    capacity = json.loads((Path(pieces) / "capacity.json").read_text())["slow_capacity"]
+    capacity = json.loads((Path(pieces) / "capacity.json").read_text())["slow_capacity"] / REPEAT
     rows = {
         name: measure(place, only, capacity, 18_700 + number)
         for number, (name, only) in enumerate({"policy": None, "fixed 1": 1}.items())
     }
     record = {
         "environment": {**environment(), "command": "benchmarks/serving_ray.py"},
-        "slo": SLO,
+        "slo": BUDGET,
         "slow_capacity": capacity,
         "loads": [LOW, HIGH],
         "rows": rows,

@@ -31,14 +31,14 @@ def main(weights: str, data: str, runs: str, folder="runs/results", limit="10000
     place = environment()
     place["command"] = " ".join(["superpose_resnet56.py WEIGHTS DATA RUNS results", limit, *ways])
     rows: dict[tuple[str, int], dict] = {}
-    for way in ways or ("tiles=1200", "keys-n2=400", "keys-n4=400"):
+    for way in ways or ("tiles=600", "tiles=200", "keys-n2=200", "keys-n4=200"):
         name, _, steps = way.partition("=")
         where, modes = WAYS[name]
         out = Path(runs) / way
         found = run(Path(weights), data, int(steps), int(limit), out, where, modes)
         for title, active, measured, macs in found:
             alone = title.startswith("ResNet")
-            rows[title if alone else name, active] = {
+            rows[title if alone else way, active] = {
                 "name": title if alone else f"{title}, {name}",
                 "active_streams": active,
                 "macs": macs,

@@ -217,16 +217,16 @@ def superposed_digits_table():
     return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
 
 
-def superposed_resnet_table():
+def superposed_table(name):
     rows = [
         [
-            row["name"],
+            row["name"] + (f", {row['steps']} steps" if "steps" in row else ""),
             str(row["active_streams"]),
             f"{100 * row['accuracy']:.1f} ({100 * row['interval'][0]:.1f} to "
             f"{100 * row['interval'][1]:.1f})",
             f"{row['macs'] / 1e6:.0f}",
         ]
-        for row in result("superpose-resnet56")["rows"]
+        for row in result(name)["rows"]
     ]
     return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
 
@@ -565,7 +565,12 @@ PLACES = {
         machine,
     ],
     "docs/cost.md": [datamux_rows],
-    "docs/your-network.md": [superposed_digits_table, superposed_resnet_table, superpose_overhead],
-    "docs/superposition.md": [text_cost_rows, recall_rows],
+    "docs/your-network.md": [
+        superposed_digits_table,
+        lambda: superposed_table("superpose-resnet56"),
+        lambda: superposed_table("superpose-minilm"),
+        superpose_overhead,
+    ],
+    "docs/superposition.md": [text_cost_rows, recall_rows, lambda: measured_rows("shared-keys")],
     "docs/theory.md": [bounds_rows, crosstalk_rows],
 }

@@ -55,7 +55,57 @@ def cascade_table():
     return table(["run again", "accuracy", "passes per input"], lines, left=0)
 
 
-@pytest.mark.parametrize("make", [policy_table, isolation_table, cascade_table])
+def real_table(measured=None):
+    names = {
+        "policy": "**by load**",
+        "fixed 1": "always 1",
+        "fixed 2": "always 2",
+        "fixed 3": "always 3",
+        "fixed 4": "always 4",
+        "big/small": "big/small",
+        "LitServe, 1 active": "LitServe, 1",
+        "LitServe, 4 active": "LitServe, 4",
+        "Ray Serve, 1 active": "Ray Serve, 1",
+        "Ray Serve, 4 active": "Ray Serve, 4",
+    }
+    found = {}
+    for piece in (measured or result("serving-real"))["pieces"]:
+        title = {"azure-llm-2023-code": "code", "azure-llm-2023-conv": "conv"}
+        place = (piece["workload"], piece["load"])
+        name = f"{title.get(place[0], place[0])}, {place[1]:g}"
+        for row in piece["rows"]:
+            cell = f"{100 * row['right_in_time']:.1f}, {1000 * row['p99']:.0f}"
+            found.setdefault(name, {}).setdefault(row["contender"], cell)
+    order = sorted(found, key=lambda name: (not name.startswith("poisson"), name))
+    shown = [name for name in names if any(name in cells for cells in found.values())]
+    lines = [[name, *(found[name].get(one, "") for one in shown)] for name in order]
+    return table(["arrivals, load", *(names[one] for one in shown)], lines)
+
+
+def soak_sentence():
+    record = result("serving-soak")
+    soak, idle, full = record["soak"], record["idle"], record["full_load"]
+    late = sum(chunk["p99"] > record["slo"] for chunk in soak["chunks"])
+    refused = 1000 * sorted(chunk["refused_p50"] for chunk in soak["chunks"])[-1]
+    return (
+        f"Soaked for {soak['minutes']:.0f} minutes at twice its capacity "
+        f"(`benchmarks/serving_soak.py`): "
+        f"{soak['offered']:,} requests, {soak['lost']} lost,\n{soak['status']['504']} late (504); "
+        f"{soak['wrong_of_slow']} wrong of {soak['answered_of_slow']:,} that ran alone and can be "
+        f"checked; memory {soak['memory_mb'][9]:.0f} MB after three minutes,\n"
+        f"{soak['memory_mb'][-1]:.0f} MB at the end; p99 of the answers "
+        f"{1000 * soak['p99_median_chunk']:.0f} ms (over 250 ms in {late} of "
+        f"{len(soak['chunks'])} pieces of 20 s), refusals within {refused:.0f} ms (median).\n"
+        f"Idle, an answer takes {idle['above_model_p50_ms']:.1f} ms more than the model (median). "
+        f"Everything but the model takes {full['overhead_ms_per_request']:.2f} ms of processor "
+        f"time per request:\nat {full['model_ms_per_answer']:.1f} ms per answer in the fastest "
+        f"mode that is a quarter, and little only for networks that take tens of milliseconds."
+    )
+
+
+@pytest.mark.parametrize(
+    "make", [policy_table, isolation_table, cascade_table, real_table, soak_sentence]
+)
 def test_the_page_shows_what_was_measured(make):
     assert make() in PAGE.read_text()
 

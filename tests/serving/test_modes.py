@@ -76,3 +76,12 @@ def test_useful_modes_are_the_concave_hull(pairs):
 def test_modes_of_unknown_accuracy_are_all_kept_dearest_first():
     modes = [Mode(A, ServiceTime(per_pass=8.0)) for A in (4, 1, 2)]
     assert [mode.active_streams for mode in useful_modes(modes)] == [1, 2, 4]
+
+
+def test_noise_while_warming_up_does_not_drop_the_fast_modes():
+    """Measured on a machine so busy that passes seem to be free and only inputs to cost."""
+    seconds = {(1, 1): 0.4, (1, 2): 0.5, (1, 4): 0.9, (4, 4): 0.9, (4, 8): 1.6, (4, 16): 3.2}
+    fitted = fit_service_time(seconds)
+    assert fitted.per_pass > 0
+    modes = [Mode(A, fitted, accuracy) for A, accuracy in ((1, 0.98), (4, 0.96))]
+    assert [mode.active_streams for mode in useful_modes(modes)] == [1, 4]

@@ -64,9 +64,10 @@ def cluster(tmp_path):
     finally:
         driver.send_signal(signal.SIGINT)
         try:
-            driver.wait(60)
+            driver.communicate(timeout=60)
         finally:
             driver.kill()
+            driver.communicate()
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
 def test_names_come_from_folders():
     assert name_and_folders("runs/digits")[0] == "digits"
     assert name_and_folders("runs/digits/model")[0] == "digits"
-    assert name_and_folders("a=x,y")[0] == "a"
+    assert name_and_folders("a=runs/x,runs/y")[0] == "a"
 
 
 def test_a_shipped_network_is_served_by_its_name(tmp_path):

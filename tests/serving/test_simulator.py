@@ -53,9 +53,9 @@ def test_at_three_times_the_slow_capacity_it_answers_at_least_2_5_times_as_many(
 
 
 @pytest.mark.parametrize("load", [4.0, 5.0])
-def test_beyond_all_capacity_it_refuses_no_more_than_the_fastest_mode(load):
+def test_beyond_all_capacity_it_is_within_a_third_of_a_point_of_the_fastest_mode(load):
     modes = example_modes()
-    arrivals = poisson(load / modes[0].cost, 4.0, rng())
+    arrivals = poisson(load / modes[0].cost, 12.0, rng())
     ours, fastest = (
         simulate(Policy(chosen), arrivals, SLO, rng=rng(), truth=modes).summary()["right_in_time"]
         for chosen in (modes, modes[-1:])

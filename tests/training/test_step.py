@@ -32,6 +32,9 @@ class OnMeta:
     def no_backward_sync(self, module, enabled):
         return nullcontext()
 
+    def autocast(self):
+        return nullcontext()
+
     def backward(self, loss):
         loss.backward()
 

@@ -84,9 +84,14 @@ def fit_service_time(measured: Mapping[tuple[int, int], float]) -> ServiceTime:
     seconds = np.array(list(measured.values()))
     rows /= seconds[:, None]
     best, best_error = np.zeros(3), np.inf
+    shares_passes = any(A > 1 for A, _ in measured)
     # Three unknowns: least squares with each subset of them, and the best without a negative one.
     for count in (1, 2, 3):
         for chosen in combinations(range(3), count):
+            # A pass that seems to be free is noise of a busy machine: all modes would cost the
+            # same, and the fast ones would be dropped.
+            if shares_passes and 1 not in chosen:
+                continue
             found, *_ = np.linalg.lstsq(rows[:, chosen], np.ones(len(seconds)), rcond=None)
             error = float(np.sum((rows[:, chosen] @ found - 1) ** 2))
             if found.min() >= 0 and error < best_error - 1e-12:
