@@ -268,7 +268,8 @@ def report(pieces: str, networks: str, folder: str) -> None:
     from mimonets.inference import read_manifest
 
     place = Path(pieces)
-    found = [json.loads(path.read_text()) for path in sorted(place.glob("*-*-*.json"))]
+    paths = sorted(place.glob("*-*-*.json"), key=lambda path: (path.name < "ours", path.name))
+    found = [json.loads(path.read_text()) for path in paths]  # those of our own set first
     capacity = json.loads((place / "capacity.json").read_text())["slow_capacity"]
     modes = read_manifest(Path(networks) / "gears").modes
     accuracies = {mode.active_streams: mode.accuracy["float32"] for mode in modes}
