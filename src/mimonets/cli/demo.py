@@ -18,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
         "show accuracy on digits by other writers, speed and cost of every mode, and a plot.",
     )
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="(%(default)s)")
-    parser.add_argument("--epochs", type=positive, metavar="K", help="of training (30 and 60)")
+    parser.add_argument("--epochs", type=positive, metavar="K", help="of training (100 and 30)")
     add_json(parser)
     parser.set_defaults(run=run)
 
