@@ -546,6 +546,7 @@ PLACES = {
         lambda: experiment_table("lra-cpu"),
         cost_differences,
         demo_table,
+        lambda: measured_rows("demo-seeds"),
     ],
     "docs/speed.md": [
         engines_table,

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 
 import httpx
 import numpy as np
@@ -17,6 +18,7 @@ from torch import nn
 
 import mimonets as mn
 from mimonets._inputs import InputSpec
+from mimonets.cli import serve
 from mimonets.cli._opening import name_and_folders, open_network
 from mimonets.cli.main import main
 from mimonets.cli.serve import write_samples
@@ -261,3 +263,13 @@ def test_a_network_of_the_users_is_served_in_superposition(tmp_path):
         wanted = mine(example, active_streams=2).numpy()
     found = np.array(answer["outputs"][0]["data"]).reshape(4, 3)
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_freed_memory_is_kept_if_asked_for(asked, monkeypatch):
+    calls = []
+    monkeypatch.setattr(serve, "keep_freed_memory", lambda: calls.append(1))
+    options = {"models": ["a=runs/x", "a=runs/y"], "keep_memory": asked}
+    with pytest.raises(ValueError, match="same name"):
+        serve.make_server(Namespace(**options))
+    assert len(calls) == asked
