@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mimonets import Engine
+from mimonets import Engine, MIMOFormer, MIMOFormerConfig
 from small_networks import ForeignCNN
 
 
@@ -197,3 +197,13 @@ def test_modes_that_were_left_out_are_replaced_by_filled_groups():
     model = engine._backend.model
     filled = torch.cat([images, images[4:5]])  # the last group holds its first input twice
     torch.testing.assert_close(found, tell(model, filled, 4)[:7])
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_two_documents_of_a_pair_that_is_left_over_share_a_pass_as_in_the_network(batch):
+    sizes = {"vocab_size": 9, "max_length": 6, "depth": 1, "heads": 1, "head_dim": 4, "dim": 8}
+    model = MIMOFormer(MIMOFormerConfig(**sizes, head="pair", grid=(2, 2))).eval()
+    pairs = model.example_inputs(batch)
+    with torch.no_grad():
+        wanted = model(pairs)
+    torch.testing.assert_close(Engine(model, "torch")(pairs), wanted)

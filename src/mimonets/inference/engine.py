@@ -155,7 +155,8 @@ class Engine:
         if left:
             # The smallest exported mode that holds them; where their own number was not exported,
             # copies fill the group, as they do inside the network.
-            mode = next(m for m in self.modes if self.manifest.answers_per_group(m) >= left)
+            streams = 2 * left if self.manifest.pairs else left
+            mode = next(m for m in self.modes if m >= streams)
             size = self.manifest.answers_per_group(mode)
             yield mode, whole + np.arange(size) % left, left
 
