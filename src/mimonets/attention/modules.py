@@ -121,16 +121,7 @@ class FavorS(nn.Module):
 
     def bundled(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend jointly; q (g, n, h, t, d), k and v (g, m, h, t, d) are bundled already."""
-        return favor_s_bundled(
-            q,
-            k,
-            v,
-            self.feature_map,
-            mask=mask,
-            causal=self.causal,
-            damping=self.damping,
-            chunk_size=self.chunk_size,
-        )
+        return _attend_bundled(self, q, k, v, mask)
 
     def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with every input alone in its stream; (g, m, n, h, t, d), bound if joint."""
@@ -171,16 +162,7 @@ class BundledFavorS(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend; q: (g, n, h, t, d), k and v: (g, m, h, t, d), mask: (g, m, n, t)."""
-        return favor_s_bundled(
-            q,
-            k,
-            v,
-            self.feature_map,
-            mask=mask,
-            causal=self.causal,
-            damping=self.damping,
-            chunk_size=self.chunk_size,
-        )
+        return _attend_bundled(self, q, k, v, mask)
 
     def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with every input, bound before, alone in its stream: all (g, m, n, h, t, d)."""
@@ -199,3 +181,18 @@ class BundledFavorS(nn.Module):
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with a softmax, every input, bound before, alone in its stream."""
         return exact_solo(q, k, v, mask=mask, causal=self.causal)
+
+
+def _attend_bundled(
+    attention: FavorS | BundledFavorS, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> Tensor:
+    return favor_s_bundled(
+        q,
+        k,
+        v,
+        attention.feature_map,
+        mask=mask,
+        causal=attention.causal,
+        damping=attention.damping,
+        chunk_size=attention.chunk_size,
+    )

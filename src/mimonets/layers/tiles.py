@@ -88,20 +88,13 @@ class Tiles(nn.Module):
         bottom, right = (-size % self.align for size in x.shape[-2:])
         if bottom or right:
             x = F.pad(x, (0, right, 0, bottom))
-        x = x.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
-        return x.flatten(4, 5).flatten(2, 3)
+        return lay_tiles(x, rows, columns)
 
     def cut(self, canvas: Tensor, active_streams: int | None = None) -> Tensor:
         """Cut a canvas into its places: (g, d, r h, c w) -> (g, s, d, h, w)."""
         rows, columns = self._grid(check_active_streams(active_streams, self.num_streams))
-        if canvas.shape[2] % rows or canvas.shape[3] % columns:
-            raise ValueError(
-                f"A canvas of {canvas.shape[2]}x{canvas.shape[3]} positions does not divide into "
-                f"{rows}x{columns} tiles: give Tiles the factor that the trunk strides by, "
-                f"align=4 for a WideResNet."
-            )
-        tiles = canvas.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
-        return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+        advice = "give Tiles the factor that the trunk strides by, align=4 for a WideResNet"
+        return cut_tiles(canvas, rows, columns, advice)
 
     def penalty(self) -> Tensor:
         """Measure nothing: tiles overlap nowhere, and no key is learned."""
@@ -162,24 +155,36 @@ class ShrunkTiles(nn.Module):
         small = F.avg_pool2d(x.flatten(0, 1), (rows, columns)).unflatten(0, x.shape[:2])
         if x.shape[1] != rows * columns:
             small = small[:, stream_assignment(x.shape[1], rows * columns, x.device)]
-        tiles = small.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
-        return tiles.flatten(4, 5).flatten(2, 3)
+        return lay_tiles(small, rows, columns)
 
     def cut(self, canvas: Tensor, active_streams: int) -> Tensor:
         """Cut a canvas up, and average places of the same input: (g, d, h, w) -> (g, a, d, ...)."""
         rows, columns = self.grid(active_streams)
-        if canvas.shape[2] % rows or canvas.shape[3] % columns:
-            raise ValueError(
-                f"A canvas of {canvas.shape[2]}x{canvas.shape[3]} positions does not divide into "
-                f"{rows}x{columns} tiles: take them apart before the maps get that small, or "
-                f"choose a smaller number of streams."
-            )
-        tiles = canvas.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
-        return average_copies(tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2), active_streams)
+        advice = (
+            "take them apart before the maps get that small, or choose a smaller number of streams"
+        )
+        return average_copies(cut_tiles(canvas, rows, columns, advice), active_streams)
 
     def extra_repr(self) -> str:
         """Show the number of streams in the module's printed form."""
         return f"{self.num_streams}"
+
+
+def lay_tiles(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Lay maps side by side, row by row: (g, r c, d, h, w) -> (g, d, r h, c w)."""
+    x = x.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
+    return x.flatten(4, 5).flatten(2, 3)
+
+
+def cut_tiles(canvas: Tensor, rows: int, columns: int, advice: str) -> Tensor:
+    """Undo :func:`lay_tiles`; ``advice`` says what to do where the canvas does not divide."""
+    if canvas.shape[2] % rows or canvas.shape[3] % columns:
+        raise ValueError(
+            f"A canvas of {canvas.shape[2]}x{canvas.shape[3]} positions does not divide into "
+            f"{rows}x{columns} tiles: {advice}."
+        )
+    tiles = canvas.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
+    return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
 def squarest_grid(count: int) -> tuple[int, int]:
