@@ -3,6 +3,7 @@ import base64
 import io
 import json
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -58,6 +59,70 @@ def test_answers_come_in_order_and_say_how_they_came_about():
     }
     assert parameters["expected_accuracy"] == 0.99
     assert parameters["active_streams"] == 1
+
+
+def binary(pixels, **parameters):
+    """Make a request whose tensor follows its JSON, and the length of that JSON."""
+    inputs = images(*pixels)
+    request = tensor(inputs, **parameters)
+    request["inputs"][0].pop("data")
+    request["inputs"][0]["parameters"] = {"binary_data_size": inputs.nbytes}
+    request["outputs"] = [{"name": "label"}]
+    text = json.dumps(request).encode()
+    return text + inputs.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
+
+
+def test_headers_that_came_before_are_not_decoded_again_and_change_nothing():
+    async def call(client, server):
+        known = server.models["digits"].headers
+        found = []
+        for pixel in (2, 0, 1):
+            body, headers = binary([pixel], timeout=5_000_000)
+            found.append((await client.post(INFER, content=body, headers=headers)).json())
+        assert len(known) == 1
+        assert [answer["outputs"][0]["data"] for answer in found] == [[2], [0], [1]]
+        short = await client.post(INFER, content=body[:-1], headers=headers)
+        assert short.status_code == 400
+        assert "15 bytes came" in short.json()["error"]
+        for number in range(300):
+            body, headers = binary([1], timeout=5_000_000 + number)
+            assert (await client.post(INFER, content=body, headers=headers)).status_code == 200
+        assert len(known) <= 256, "what a client sends must not fill the memory"
+        body, headers = binary([1] * 9)
+        assert (await client.post(INFER, content=body, headers=headers)).status_code == 413
+
+    once(call, max_inputs=8)
+
+
+def test_the_framework_answers_as_the_short_way_does():
+    """Below another path, requests go through FastAPI."""
+
+    async def call(client, server):
+        from fastapi import FastAPI
+
+        outer = FastAPI()
+        outer.mount("/below", client._transport.app)
+        transport = httpx.ASGITransport(outer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as mounted:
+            for request in (tensor(images(2, 1)), tensor(images(1), mode="turbo"), {}):
+                short = await client.post(INFER, json=request)
+                long = await mounted.post(f"/below{INFER}", json=request)
+                assert short.status_code == long.status_code
+                assert short.headers["content-type"] == long.headers["content-type"]
+                assert short.json().get("outputs") == long.json().get("outputs")
+                assert short.json().get("error") == long.json().get("error")
+
+    once(call)
+
+
+def test_an_error_inside_the_server_is_500_and_says_nothing_else(monkeypatch):
+    async def call(client, server):
+        monkeypatch.setattr(server, "answer", None)
+        return await client.post(INFER, json=tensor(images(1)))
+
+    response = once(call)
+    assert response.status_code == 500
+    assert response.json() == {"error": "An error inside the server; its log says more."}
 
 
 def test_outputs_can_be_chosen():

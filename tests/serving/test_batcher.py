@@ -271,3 +271,28 @@ def test_time_without_work_is_no_service_time():
         batcher.offer(lane, ticket(10.0 * number), 10.0 * number)
         run(batcher, 10.0 * number, seconds=0.0099)
     assert lane.policy.correction == pytest.approx(1.0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from((0.05, 0.2)), st.booleans())))
+@settings(max_examples=50)
+def test_a_queue_that_remembers_its_length_admits_as_one_that_is_counted_each_time(requests):
+    """Also after jobs, cancellations and requests that go ahead of others."""
+    batcher, lane = make()
+    now, waiting = 0.0, []
+    for count, slo, runs in requests:
+        now += 0.003
+        one = ticket(now, slo, count, tenant="ab"[count % 2])
+        items = [batcher._make_item(one, row) for row in range(count)]
+        counted = lane.policy.lateness(lane.queue, items, now, batcher.free_at)
+        assert lane.lateness(items, now, batcher.free_at, 0.0) == pytest.approx(counted, abs=1e-12)
+        try:
+            batcher.offer(lane, one, now)
+            waiting.append(one)
+        except RefusedError:
+            assert counted > 0
+        places = [item.place for item in lane.queue]
+        assert places == sorted(places)
+        if runs:
+            batcher.next_work(now)
+        elif waiting and count == 5:
+            batcher.end(waiting.pop(0))

@@ -1,7 +1,6 @@
 """HTTP: the Open Inference Protocol, image files, health, metrics, and the page."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version as installed
 from typing import Any
@@ -12,12 +11,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from mimonets.serving.batcher import RefusedError
-from mimonets.serving.protocol import describe, read_question, write_answer
-from mimonets.serving.server import Server, Version, retry_after
+from mimonets.serving.infer import FAULT, App, explain, find_tenant, read_body, write_error
+from mimonets.serving.infer import infer as answer_question
+from mimonets.serving.protocol import describe
+from mimonets.serving.server import Server, Version
 from mimonets.serving.tenants import Tenant
 from mimonets.serving.wishes import RequestError
 
-HEADER = "inference-header-content-length"
 TENSOR_BODY = {
     "requestBody": {
         "required": True,
@@ -61,7 +61,8 @@ def make_app(server: Server, *, wait: bool = True) -> FastAPI:
         yield
         await server.stop()
 
-    app = FastAPI(
+    app = App(
+        server,
         title="mimonets",
         version=installed("mimonets"),
         lifespan=lifespan,
@@ -70,7 +71,6 @@ def make_app(server: Server, *, wait: bool = True) -> FastAPI:
     )
     app.state.server = server
     _add_errors(app)
-    _add_guard(app, server)
     _add_health(app, server)
     _add_models(app, server)
     from mimonets.serving.classify import add_classify
@@ -91,60 +91,28 @@ def answer(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def authorise(request: Request, server: Server) -> Tenant:
-    """Find the tenant by ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``."""
-    key = request.headers.get("x-api-key")
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if key is None and scheme.lower() == "bearer":
-        key = token.strip()
-    tenant = server.tenants.find(key)
-    if tenant is None:
-        raise RequestError(401, "A key is needed: send it as `Authorization: Bearer KEY`.")
-    return tenant
+    """Find the tenant of a request by its key."""
+    given = dict(reversed(request.headers.raw))
+    return find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
 
 
-async def read_body(request: Request, server: Server) -> bytes:
-    """Read a body, counted while it streams; compressed ones are not taken."""
-    settings = server.settings
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise RequestError(415, "Compressed requests are not taken: send the body as it is.")
-    announced = request.headers.get("content-length", "0")
-    too_large = RequestError(413, f"A request may have at most {settings.max_body} bytes.")
-    if announced.isdigit() and int(announced) > settings.max_body:
-        raise too_large
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(settings.body_timeout):
-            async for part in request.stream():
-                size += len(part)
-                if size > settings.max_body:
-                    raise too_large
-                parts.append(part)
-    except TimeoutError:
-        raise RequestError(408, f"The body took over {settings.body_timeout:g} s.") from None
-    return b"".join(parts)
-
-
-def leaves(request: Request) -> Callable[[], Awaitable[None]]:
-    """Make what returns when the client disconnects."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    return gone
+async def read_request(request: Request, server: Server) -> bytes:
+    """Read the body of a request, within the server's limits."""
+    return await read_body(request.receive, dict(request.headers.raw), server.settings)
 
 
 def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RequestError)
-    async def refused(request: Request, problem: RequestError) -> Response:
-        headers = {"Retry-After": "1"} if problem.status == 503 else {}
-        if problem.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        return error(problem.status, str(problem), headers)
+    async def refused(request: Request, problem: Any) -> Response:
+        status, headers = explain(problem)
+        return Response(
+            write_error(problem),
+            status,
+            {name.decode(): value.decode() for name, value in headers},
+            media_type="application/json",
+        )
 
-    @app.exception_handler(RefusedError)
-    async def overloaded(request: Request, problem: RefusedError) -> Response:
-        return error(429, str(problem), {"Retry-After": retry_after(problem)})
+    app.add_exception_handler(RequestError, refused)
+    app.add_exception_handler(RefusedError, refused)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, problem: HTTPException) -> Response:
@@ -156,25 +124,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def fault(request: Request, problem: Exception) -> Response:
-        return error(500, "An error inside the server; its log says more.")
-
-
-def _add_guard(app: FastAPI, server: Server) -> None:
-    """Answer only to the names of this server: a web page elsewhere must not reach it."""
-    if server.settings.hosts is not None:
-        app.add_middleware(_Guard, hosts=server.settings.hosts)
-
-
-class _Guard:
-    def __init__(self, app: Any, hosts: tuple[str, ...]) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and Request(scope).url.hostname not in self._hosts:
-            refusal = error(421, f"This server answers to {', '.join(self._hosts)}.")
-            await refusal(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        return error(500, FAULT)
 
 
 def _add_health(app: FastAPI, server: Server) -> None:
@@ -216,7 +166,7 @@ def _add_models(app: FastAPI, server: Server) -> None:
     async def model(request: Request, name: str, number: str | None = None) -> Response:
         found = find(request, name, number)
         network, policy = found.network, found.lane.policy
-        described = describe(name, [found.number], network.input_spec, short=_is_short(found))
+        described = describe(name, [found.number], network.input_spec, short=found.takes_short)
         described["parameters"] = {
             "modes": [
                 {
@@ -242,27 +192,11 @@ def _add_models(app: FastAPI, server: Server) -> None:
     @app.post("/v2/models/{name}/infer", openapi_extra=TENSOR_BODY)
     @app.post("/v2/models/{name}/versions/{number}/infer", openapi_extra=TENSOR_BODY)
     async def infer(request: Request, name: str, number: str | None = None) -> Response:
-        tenant = authorise(request, server)
-        found = server.find(name, number)
-        body = await read_body(request, server)
-        question = read_question(
-            body,
-            request.headers.get(HEADER),
-            found.network.input_spec,
-            takes_short=_is_short(found),
-            max_inputs=server.settings.max_inputs,
+        # App answers first; this is for the schema, and where the app is mounted elsewhere.
+        status, headers, body = await answer_question(
+            server, request.headers.raw, request.receive, name, number
         )
-        ticket = await server.answer(found, question.inputs, question.wish, tenant, leaves(request))
-        content, length = write_answer(
-            ticket, question, found.lane.policy, found.network.input_spec, name, found.number
-        )
-        if length is None:
-            return Response(content, media_type="application/json")
-        return Response(
-            content,
-            media_type="application/octet-stream",
-            headers={"Inference-Header-Content-Length": str(length)},
-        )
+        return Response(body, status, {key.decode(): value.decode() for key, value in headers})
 
     @app.post("/v2/repository/index")
     async def index(request: Request) -> Response:
@@ -284,7 +218,3 @@ def _add_models(app: FastAPI, server: Server) -> None:
         except (ValueError, OSError) as problem:
             raise RequestError(400, f"{name} stays as it is: {problem}") from None
         return answer({"name": name, "version": version.number})
-
-
-def _is_short(version: Version) -> bool:
-    return version.network.input_spec.kind == "tokens" and version.network.takes_short

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from mimonets.serving.jobs import Item, Job
+from mimonets.serving.jobs import Backlog, Item, Job
 from mimonets.serving.policy import Policy
 
 FREE = -inf
@@ -79,6 +79,9 @@ class Lane:
         self.name, self.policy = name, policy
         self.queue: list[Item] = []
         self.reruns: list[tuple[Item, Answer]] = []
+        self._tail = self._new_tail()  # of all that waited when the queue was ...
+        self._known, self._length = self.queue, 0  # ... this list, and so long
+        self._trial = self._tail
 
     def backlog(self) -> float:
         """Seconds that all that waits takes in the fastest mode, in large batches."""
@@ -86,6 +89,38 @@ class Lane:
             return 0.0
         mode = self.policy.modes[self.policy.fastest]
         return self.policy.correction * mode.time.of(len(self.queue), mode.active_streams)
+
+    def lateness(
+        self, items: Sequence[Item], now: float, free_at: float, elsewhere: float
+    ) -> float:
+        """Say as `Policy.lateness` by how much somebody would be late if these joined the queue.
+
+        Those who join at its end, nearly all, make nobody else late, and what the queue takes is
+        known since the last of them came.
+        """
+        policy = self.policy
+        if self.queue and items[0].place < self.queue[-1].place:
+            return policy.lateness(self.queue, items, now, free_at, elsewhere)
+        if self._known is not self.queue or self._length != len(self.queue):
+            self._tail = self._new_tail()
+            for item in self.queue:
+                self._tail.add(item)
+            self._known, self._length = self.queue, len(self.queue)
+        self._trial = self._tail.copy()
+        start, factor = max(now, free_at) + elsewhere, policy.factor
+        return max([start + factor * self._trial.add(item) - item.deadline for item in items])
+
+    def join(self, items: Sequence[Item]) -> None:
+        """Queue inputs for which `lateness` was just asked."""
+        if self.queue and items[0].place < self.queue[-1].place:
+            for item in items:
+                insort(self.queue, item, key=lambda queued: queued.place)
+            return
+        self.queue += items
+        self._tail, self._length = self._trial, len(self.queue)
+
+    def _new_tail(self) -> Backlog:
+        return Backlog(self.policy.modes, self.policy.fastest, self.policy.largest_job)
 
 
 class Batcher:
@@ -112,7 +147,7 @@ class Batcher:
             raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
         items = [self._make_item(ticket, row) for row in range(ticket.count)]
         elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)
-        late = lane.policy.lateness(lane.queue, items, now, self.free_at, elsewhere)
+        late = lane.lateness(items, now, self.free_at, elsewhere)
         if late > 0:
             lane.policy.refused(now, ticket.deadline - ticket.arrival)
             raise RefusedError(
@@ -120,8 +155,7 @@ class Batcher:
             )
         ticket.items, ticket.left = items, ticket.count
         ticket.answers = [None] * ticket.count
-        for item in items:
-            insort(lane.queue, item, key=lambda queued: queued.place)
+        lane.join(items)
         self.queued_bytes += ticket.size
         self.queued[ticket.tenant] = self.queued.get(ticket.tenant, 0) + ticket.count
 
@@ -200,7 +234,7 @@ class Batcher:
         """End a request early: cancelled, late or failed. Its queued inputs are forgotten."""
         if ticket.is_done:
             return []
-        ticket.is_done, ticket.error = True, error
+        ticket.error, ticket.is_done = error, True  # the loop may look in between
         for lane in self.lanes:
             kept = [item for item in lane.queue if item.owner is not ticket]
             for item in lane.queue:

@@ -7,8 +7,9 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 
-from mimonets.serving.app import answer, authorise, leaves, read_body
+from mimonets.serving.app import answer, authorise, read_request
 from mimonets.serving.images import read_data_url, read_image
+from mimonets.serving.infer import leaves
 from mimonets.serving.protocol import read_json, softmax
 from mimonets.serving.server import Server, Version
 from mimonets.serving.wishes import PARAMETERS, RequestError, how, read_wish
@@ -58,7 +59,9 @@ def add_classify(app: FastAPI, server: Server) -> None:
             *(loop.run_in_executor(server.pool, read_image, file, spec, pixels) for file in files)
         )
         wish = read_wish(settings)
-        ticket = await server.answer(found, np.stack(decoded), wish, tenant, leaves(request))
+        ticket = await server.answer(
+            found, np.stack(decoded), wish, tenant, leaves(request.receive)
+        )
         return answer(_labels(ticket, found))
 
 
@@ -91,7 +94,7 @@ async def _read_request(request: Request, server: Server) -> tuple[list[bytes], 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return await _read_form(request, server)
-    body = await read_body(request, server)
+    body = await read_request(request, server)
     if kind in ("image/png", "image/jpeg", "application/octet-stream"):
         query = dict(request.query_params)
         return [body], {**_words(query), **({"model": query["model"]} if "model" in query else {})}
@@ -105,7 +108,7 @@ async def _read_request(request: Request, server: Server) -> tuple[list[bytes], 
 
 
 async def _read_form(request: Request, server: Server) -> tuple[list[bytes], dict[str, Any]]:
-    body = await read_body(request, server)  # counted; the form is then read from memory
+    body = await read_request(request, server)  # counted; the form is then read from memory
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}

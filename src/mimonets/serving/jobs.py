@@ -94,6 +94,13 @@ class Backlog:
         self._now = 0.0
         self.seconds = 0.0  # never falls, though a group that gets full may save a call
 
+    def copy(self) -> "Backlog":
+        """Make another one that grows by itself."""
+        made = Backlog(self._modes, self._gear, self._passes)
+        made._open, made._full = self._open.copy(), self._full.copy()
+        made._now, made.seconds = self._now, self.seconds
+        return made
+
     def add(self, item: Item) -> float:
         """Add an input; returns the seconds that all of them need."""
         index = item.mode(self._gear)

@@ -8,6 +8,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from mimonets.serving.batcher import Ticket, Work
+from mimonets.serving.policy import Policy
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -18,6 +19,7 @@ class Metrics:
     def __init__(self, queued: Callable[[], int], clock: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
         self._clock = clock
+        self._labelled: dict[tuple[Any, tuple[object, ...]], Any] = {}
         # (when, seconds, active streams) of answers
         self.recent: deque[tuple[float, float, int]] = deque(maxlen=20_000)
         self._offered: deque[float] = deque(maxlen=50_000)
@@ -48,26 +50,43 @@ class Metrics:
     def job(self, work: Work, seconds: float) -> None:
         """Count a job; called on the inference thread."""
         name, policy = work.lane.name, work.lane.policy
-        self.compute.labels(name, policy.modes[work.job.gear].active_streams).observe(seconds)
+        gear = policy.modes[work.job.gear].active_streams
+        self._of(self.compute, name, gear).observe(seconds)
         for group in work.job.groups:
-            self.active.labels(name).observe(len(group.items))
-        self.safety.labels(name).set(policy.safety)
-        self.correction.labels(name).set(policy.correction)
+            self._of(self.active, name).observe(len(group.items))
+        self._of(self.safety, name).set(policy.safety)
+        self._of(self.correction, name).set(policy.correction)
         if work.fast:
-            self.cascaded.labels(name).inc(len(work.fast))
+            self._of(self.cascaded, name).inc(len(work.fast))
 
-    def offered(self) -> None:
+    def offered(self, now: float) -> None:
         """Count a request that came, whatever becomes of it."""
-        self._offered.append(self._clock())
+        self._offered.append(now)
 
-    def answered(self, name: str, ticket: Ticket, modes: list[int]) -> None:
-        """Count an answered request; ``modes`` are the active streams of its inputs."""
+    def ended(self, name: str, status: int) -> None:
+        """Count what became of a request."""
+        self._of(self.requests, name, status).inc()
+        if status == 429:
+            self._of(self.shed, name).inc()
+        elif status == 504:
+            self._of(self.late, name).inc()
+
+    def answered(self, name: str, ticket: Ticket, policy: Policy) -> None:
+        """Count an answered request."""
         now = self._clock()
+        modes = [policy.modes[answer.mode].active_streams for answer in ticket.answers if answer]
         slowest = max(modes)
-        self.latency.labels(name, slowest).observe(now - ticket.arrival)
+        self._of(self.latency, name, slowest).observe(now - ticket.arrival)
         for mode in modes:
-            self.inputs.labels(name, mode).inc()
+            self._of(self.inputs, name, mode).inc()
         self.recent.append((now, now - ticket.arrival, slowest))
+
+    def _of(self, metric: Any, *labels: object) -> Any:
+        """Give a metric with labels, found once: looking them up takes as long as counting."""
+        found = self._labelled.get((metric, labels))
+        if found is None:
+            found = self._labelled[metric, labels] = metric.labels(*labels)
+        return found
 
     def text(self) -> bytes:
         """Give everything in Prometheus' text format."""

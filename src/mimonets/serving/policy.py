@@ -80,6 +80,11 @@ class Policy:
         return min(max(enough, self.settings.passes), self.settings.max_passes)
 
     @property
+    def most_at_once(self) -> int:
+        """Inputs of the largest job in the fastest mode: more of them change nothing about it."""
+        return self.largest_job * self.modes[self.fastest].active_streams
+
+    @property
     def factor(self) -> float:
         """What every prediction is multiplied by before it is compared with a deadline."""
         return self.safety * self.correction
@@ -102,6 +107,8 @@ class Policy:
 
     def limit(self, *, max_active: int | None = None, min_accuracy: float | None = None) -> int:
         """Find the fastest mode that a request allows; raises ValueError if there is none."""
+        if max_active is None and min_accuracy is None:
+            return self.fastest
         fits = [
             index
             for index, mode in enumerate(self.modes)

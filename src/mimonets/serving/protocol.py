@@ -26,6 +26,7 @@ from mimonets.serving.wishes import (
     read_wish,
 )
 
+MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
 INPUT, OUTPUTS = "input", ("logits", "probabilities", "label")
 DATATYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
@@ -35,6 +36,31 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "INT32": np.dtype("<i4"),
     "INT64": np.dtype("<i8"),
 }
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the JSON of a request says."""
+
+    dtype: str
+    shape: list[int]
+    size: int | None  # bytes of the tensor that follow; None: it is in the JSON
+    data: Any  # the tensor, if it is in the JSON
+    wish: Wish
+    id: str | None
+    outputs: tuple[tuple[str, bool, int], ...]  # name, binary, classes
+
+
+class KnownHeaders(dict[bytes, Header]):
+    """Headers that came before: clients send the same bytes again and again before a tensor."""
+
+    def remember(self, text: bytes, header: Header) -> None:
+        """Keep a header; of many, none are kept for long."""
+        if header.size is None or len(text) > LONGEST_KNOWN:
+            return
+        if len(self) >= MOST_KNOWN:
+            self.clear()
+        self[text] = header
 
 
 @dataclass(frozen=True)
@@ -48,9 +74,18 @@ class Question:
 
 
 def read_question(
-    body: bytes, header_length: str | None, spec: InputSpec, *, takes_short: bool, max_inputs: int
+    body: bytes,
+    header_length: str | None,
+    spec: InputSpec,
+    *,
+    takes_short: bool,
+    max_inputs: int,
+    known: KnownHeaders | None = None,
 ) -> Question:
-    """Decode an inference request; raises RequestError with 400 and a sentence."""
+    """Decode an inference request; raises RequestError with 400 and a sentence.
+
+    ``known`` has headers that were decoded before, for the same network.
+    """
     cut = len(body)
     if header_length is not None:
         if not header_length.isdigit() or int(header_length) > len(body):
@@ -58,21 +93,15 @@ def read_question(
                 400, f"Inference-Header-Content-Length is {header_length!r}, of {len(body)} bytes."
             )
         cut = int(header_length)
-    header = read_json(body[:cut])
-    found = header.get("inputs")
-    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
-        raise RequestError(400, f'One tensor is wanted: "inputs": [{{"name": "{INPUT}", ...}}].')
-    tensor = _read_tensor(found[0], body[cut:], spec, max_inputs)
-    identity = header.get("id")
-    if identity is not None and not isinstance(identity, str):
-        raise RequestError(400, "id must be text.")
-    parameters = mapping(header, "parameters")
-    return Question(
-        inputs=check_inputs(tensor, spec, takes_short=takes_short),
-        wish=read_wish({name: parameters[name] for name in PARAMETERS if name in parameters}),
-        id=identity,
-        outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
-    )
+    text = bytes(body[:cut])
+    header = known.get(text) if known is not None else None
+    if header is None:
+        header = _read_header(text, spec, max_inputs)
+        if known is not None:
+            known.remember(text, header)
+    tensor = _read_tensor(header, body[cut:])
+    inputs = check_inputs(tensor, spec, takes_short=takes_short)
+    return Question(inputs, header.wish, header.id, header.outputs)
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -91,7 +120,7 @@ def write_answer(
 ) -> tuple[bytes, int | None]:
     """Encode an answer; returns the body and, if it has binary tensors, the header's length."""
     answers = [answer for answer in ticket.answers if answer is not None]
-    logits = np.stack([answer.output for answer in answers]).astype(np.float32)
+    logits = np.stack([answer.output for answer in answers]).astype(np.float32, copy=False)
     tensors, raw = [], b""
     for wanted, binary, classes in question.outputs:
         described, data = _output(wanted, logits, classes, spec)
@@ -137,7 +166,12 @@ def describe(name: str, versions: list[str], spec: InputSpec, *, short: bool) ->
     }
 
 
-def _read_tensor(found: dict[str, Any], raw: bytes, spec: InputSpec, max_inputs: int) -> Array:
+def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
+    header = read_json(text)
+    inputs = header.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
+        raise RequestError(400, f'One tensor is wanted: "inputs": [{{"name": "{INPUT}", ...}}].')
+    (found,) = inputs
     shape, kind = found.get("shape"), found.get("datatype")
     if found.get("name") != INPUT:
         raise RequestError(400, f"The input is named {INPUT!r}, not {found.get('name')!r}.")
@@ -152,28 +186,47 @@ def _read_tensor(found: dict[str, Any], raw: bytes, spec: InputSpec, max_inputs:
     count = math.prod(shape)
     if count > max_inputs * max(1, 4 * math.prod(spec.original or spec.shape) * spec.shape[0]):
         raise RequestError(400, f"shape={shape!r} does not fit inputs of {list(spec.shape)}.")
-    dtype = DATATYPES[kind]
     size = mapping(found, "parameters").get("binary_data_size")
-    if size is not None:
-        if not is_count(size) or size != len(raw) or size != count * dtype.itemsize:
-            raise RequestError(
-                400,
-                f"binary_data_size={size!r}: {count} x {kind} are {count * dtype.itemsize} bytes, "
-                f"and {len(raw)} came.",
-            )
+    if size is not None and (not is_count(size) or size != count * DATATYPES[kind].itemsize):
+        raise RequestError(
+            400,
+            f"binary_data_size={size!r}: {count} x {kind} are "
+            f"{count * DATATYPES[kind].itemsize} bytes.",
+        )
+    identity = header.get("id")
+    if identity is not None and not isinstance(identity, str):
+        raise RequestError(400, "id must be text.")
+    parameters = mapping(header, "parameters")
+    return Header(
+        dtype=kind,
+        shape=shape,
+        size=size,
+        data=found.get("data"),
+        wish=read_wish({name: parameters[name] for name in PARAMETERS if name in parameters}),
+        id=identity,
+        outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
+    )
+
+
+def _read_tensor(header: Header, raw: bytes) -> Array:
+    dtype, shape = DATATYPES[header.dtype], header.shape
+    if header.size is not None:
+        if header.size != len(raw):
+            raise RequestError(400, f"binary_data_size={header.size}, and {len(raw)} bytes came.")
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
     if raw:
         raise RequestError(400, "Bytes follow the header, but no binary_data_size announces them.")
+    count = math.prod(shape)
     try:
-        values = np.array(found.get("data"))
+        values = np.array(header.data)
     except ValueError:
         raise RequestError(400, "data must be numbers, nested like the shape or flat.") from None
     if values.dtype.kind not in "iuf" or values.size != count:
         raise RequestError(400, f"data must be {count} numbers for the shape {shape!r}.")
-    if kind != "FP32" and dtype.kind in "iu":
+    if header.dtype != "FP32" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if values.dtype.kind == "f" or values.min() < limits.min or values.max() > limits.max:
-            raise RequestError(400, f"data does not fit {kind}.")
+            raise RequestError(400, f"data does not fit {header.dtype}.")
     with np.errstate(over="ignore"):  # too large for FP16: infinite, and refused as such
         return values.astype(dtype).reshape(shape)
 

@@ -72,13 +72,15 @@ def run_server(
         access_log=False,
         timeout_graceful_shutdown=GRACE,
         server_header=False,
+        proxy_headers=False,  # nothing here depends on where a request came from
     )
     runner = _Runner(config, server)
     server.on_load = settle
     server.on_failure = lambda: setattr(runner, "should_exit", True)
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
-    asyncio.run(_serve(runner, server, demo))
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
+        loop.run(_serve(runner, server, demo))
     if server.failure is not None:
         raise server.failure
 

@@ -16,9 +16,10 @@ from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode
 from mimonets.serving.networks import Array, Network
 from mimonets.serving.policy import Policy, PolicySettings
+from mimonets.serving.protocol import KnownHeaders
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.wishes import RequestError, Wish, make_ticket
-from mimonets.serving.worker import Worker
+from mimonets.serving.worker import Worker, resolve
 
 DECODERS = 2  # threads that decode images and load models; never one per request
 
@@ -51,6 +52,12 @@ class Version:
     number: str
     network: Network
     lane: Lane
+    headers: KnownHeaders = field(default_factory=KnownHeaders)  # of requests that came before
+
+    @property
+    def takes_short(self) -> bool:
+        """Tell whether sequences below the full length are taken."""
+        return self.network.takes_short and self.network.input_spec.kind == "tokens"
 
 
 class Server:
@@ -161,7 +168,7 @@ class Server:
 
         Raises RequestError: 400, 499 for a client that left, 504; and RefusedError for 429.
         """
-        status = 500
+        name, status = version.lane.name, 500
         try:
             ticket = await self._answer(version, inputs, wish, tenant, gone)
             status = 200
@@ -173,7 +180,7 @@ class Server:
             status = 429
             raise
         finally:
-            self.metrics.requests.labels(version.lane.name, str(status)).inc()
+            self.metrics.ended(name, status)
 
     async def _answer(
         self,
@@ -184,46 +191,43 @@ class Server:
         gone: Callable[[], Awaitable[Any]] | None,
     ) -> Ticket:
         lane, name = version.lane, version.lane.name
-        now = self.clock()
         ticket = make_ticket(
             inputs,
             wish,
             lane.policy,
-            now,
+            self.clock(),
             self.settings.slo,
             tenant=tenant.name,
             shares=tenant.shares,
         )
+        self.metrics.offered(ticket.arrival)
         ticket.future = asyncio.get_running_loop().create_future()
-        self.metrics.offered()
+        timer = self.worker.submit(lane, ticket)
         try:
-            self.worker.submit(lane, ticket)
-        except RefusedError:
-            self.metrics.shed.labels(name).inc()
-            raise
-        await self._wait(ticket, gone)
-        if not ticket.future.done():
+            await self._wait(ticket, gone)
+        finally:
+            timer.cancel()
+        if not ticket.is_done:
             self.worker.cancel(ticket)
             self.metrics.cancelled.labels(name).inc()
             raise RequestError(499, "The client left.")
         self.worker.delivered(ticket)
         if isinstance(ticket.error, TimeoutError):
-            self.metrics.late.labels(name).inc()
             raise RequestError(504, str(ticket.error))
         if ticket.error is not None:
             raise RequestError(400, f"{ticket.error} The input may be out of range.")
-        answers = [answer for answer in ticket.answers if answer is not None]
-        active = [lane.policy.modes[answer.mode].active_streams for answer in answers]
-        self.metrics.answered(name, ticket, active)
+        self.metrics.answered(name, ticket, lane.policy)
         return ticket
 
     async def _wait(self, ticket: Ticket, gone: Callable[[], Awaitable[Any]] | None) -> None:
+        """Wait until a request is done, or the client left."""
         if gone is None:
             await ticket.future
             return
         leaving = asyncio.ensure_future(gone())
+        leaving.add_done_callback(lambda _: resolve([ticket]))
         try:
-            await asyncio.wait({ticket.future, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await ticket.future
         except asyncio.CancelledError:
             self.worker.cancel(ticket)
             raise

@@ -9,7 +9,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
-from mimonets.serving.app import answer, authorise, read_body
+from mimonets.serving.app import answer, authorise, read_request
 from mimonets.serving.demo import DemoLoad
 from mimonets.serving.protocol import read_json
 from mimonets.serving.server import Server
@@ -63,7 +63,7 @@ def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None
     @app.post("/v1/demo/load", include_in_schema=False)
     async def load(request: Request) -> Response:
         authorise(request, server)
-        rate = read_json(await read_body(request, server)).get("rate")
+        rate = read_json(await read_request(request, server)).get("rate")
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise RequestError(400, "rate must be a number.")
         if not 0 <= rate <= demo.max_rate:

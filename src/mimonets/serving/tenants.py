@@ -30,6 +30,9 @@ class Tenant(Config):
         return found
 
 
+EVERYONE = Tenant(name="everyone", shares=True)
+
+
 class Tenants:
     """All keys of a server. Without any, everyone is the same tenant."""
 
@@ -51,7 +54,7 @@ class Tenants:
     def find(self, key: str | None) -> Tenant | None:
         """Find who a key stands for; None if it is unknown."""
         if self.is_open:
-            return Tenant(name="everyone", shares=True)
+            return EVERYONE
         return None if key is None else self._by_digest.get(_digest(key))
 
 
