@@ -118,7 +118,7 @@ def arrivals(workload: str, load: float, number: int, capacity: float) -> np.nda
 
 
 @contextmanager
-def running(networks: Path, contender: str) -> Iterator[tuple[str, int]]:
+def running(networks: Path, contender: str, slo: float = SLO) -> Iterator[tuple[str, int]]:
     """Run a server; gives the address of its model and the number of its session."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -126,7 +126,7 @@ def running(networks: Path, contender: str) -> Iterator[tuple[str, int]]:
     url = f"http://127.0.0.1:{port}{PATH}"
     script = Path(__file__).with_name("serving_contenders.py")
     prefix = os.environ.get("PREFIX", "").split()  # such as taskset or nice
-    command = [*prefix, sys.executable, script, contender, networks, port, SLO]
+    command = [*prefix, sys.executable, script, contender, networks, port, slo]
     server = subprocess.Popen(
         list(map(str, command)), start_new_session=True, stdout=subprocess.DEVNULL
     )

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import mimonets as mn
+from mimonets._inputs import InputSpec
 from mimonets.recipes import load_recipe
 from mimonets.recipes.execute import run_recipe, split_batches
 
@@ -66,10 +67,24 @@ def plain(folder: Path, stride: int) -> nn.Module:
     return mn.load(folder / "model")
 
 
+def untrained(place: Path, name: str, depth: int, width: int) -> None:
+    """Write a network for CIFAR-10, for timing only, and pixels to send to it."""
+    model = mn.MIMOConv(
+        mn.MIMOConvConfig(num_streams=4, depth=depth, width=width, image_size=32, num_classes=10)
+    ).eval()
+    mean, deviation = (125.0, 123.0, 114.0), (63.0, 62.0, 67.0)
+    model.input_spec = InputSpec(kind="image", shape=(3, 32, 32), mean=mean, deviation=deviation)
+    mn.export(model, place / name, tell=print)
+    pixels = np.random.default_rng(0).integers(0, 256, size=(64, 3, 32, 32), dtype=np.uint8)
+    np.savez(place / f"{name}-samples.npz", inputs=pixels)
+
+
 def main(folder: str) -> None:
-    """Write the exports ``gears``, ``big`` and ``small``, and the samples, into a folder."""
+    """Write the exports and the samples into a folder."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
+    untrained(place, "cifar", depth=16, width=4)
+    untrained(place, "cifar-paper", depth=28, width=10)  # the network of the paper's table 1
     raw, images, labels = test_images()
     np.savez(place / "samples.npz", inputs=raw.numpy(), labels=labels.numpy())
     networks = {

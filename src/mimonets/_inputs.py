@@ -7,6 +7,7 @@ input as in training. Needs numpy only: a server without PyTorch reads it too.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -80,12 +81,19 @@ class InputSpec(Config):
             down, right = ((side - self.crop) // 2 for side in image.shape[-2:])
             image = image[..., down : down + self.crop, right : right + self.crop]
         image = image.astype(np.float32)
-        if self.mean is None or self.deviation is None:
+        if self._scale_and_shift is None:
             return image
-        # One product and one sum per pixel, in the order of mimonets.data: the same bits.
+        scale, shift = self._scale_and_shift
+        return np.asarray(image * scale + shift)
+
+    @cached_property
+    def _scale_and_shift(self) -> tuple[Array, Array] | None:
+        """One product and one sum per pixel, in the order of mimonets.data: the same bits."""
+        if self.mean is None or self.deviation is None:
+            return None
         mean = np.asarray(self.mean, dtype=np.float32)[:, None, None]
         deviation = np.asarray(self.deviation, dtype=np.float32)[:, None, None]
-        return np.asarray(image * (np.float32(1) / deviation) + -mean / deviation)
+        return np.float32(1) / deviation, -mean / deviation
 
     def label(self, answer: int) -> str:
         """Name a class; its number if the classes have no names."""

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mimonets.serving.infer import Departure, read_body
+from mimonets.serving.server import ServerSettings
 from mimonets.serving.tenants import Tenant, Tenants, read_keys
+from mimonets.serving.wishes import RequestError
 from serving.fakes import FakeEngine, client_of, images, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
@@ -386,3 +389,53 @@ def test_a_request_can_ask_to_be_superposed_when_idle():
     assert content["parameters"]["active_streams"] == 4
     assert engine.calls[-1][0] == 4
     assert len(engine.calls[-1][1]) == 4
+
+
+@pytest.mark.parametrize("ending", ["disconnect", "error", "stop"])
+def test_a_client_that_leaves_is_noticed_once_and_only_while_somebody_watches(ending):
+    async def main():
+        messages, calls = asyncio.Queue(), []
+
+        async def receive():
+            await asyncio.sleep(0)  # gives way without a future
+            message = await messages.get()
+            if message is None:
+                raise OSError("the connection broke")
+            return message
+
+        leaving = Departure(receive)
+        leaving.watch(lambda: calls.append(1))
+        messages.put_nowait({"type": "http.request"})  # more of a body is no farewell
+        await asyncio.sleep(0.01)
+        assert not calls
+        if ending == "stop":
+            leaving.stop()
+        messages.put_nowait(None if ending == "error" else {"type": "http.disconnect"})
+        messages.put_nowait({"type": "http.disconnect"})
+        await asyncio.sleep(0.01)
+        leaving.stop()
+        assert len(calls) == (ending != "stop")
+
+    run(main())
+
+
+@pytest.mark.parametrize("parts", [[b"abc"], [b"", b"a", b"bc"], [b"a" * 2000]])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_body_is_read_whole_and_counted_however_it_comes(parts, waits):
+    async def main():
+        left = list(parts)
+
+        async def receive():
+            if waits:
+                await asyncio.sleep(0.001)
+            part = left.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(left)}
+
+        settings = ServerSettings(max_body=1024)
+        if len(b"".join(parts)) <= 1024:
+            assert await read_body(receive, {}, settings) == b"".join(parts)
+        else:
+            with pytest.raises(RequestError, match="at most 1024 bytes"):
+                await read_body(receive, {}, settings)
+
+    run(main())

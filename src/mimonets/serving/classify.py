@@ -9,7 +9,7 @@ from starlette.datastructures import UploadFile
 
 from mimonets.serving.app import answer, authorise, read_request
 from mimonets.serving.images import read_data_url, read_image
-from mimonets.serving.infer import leaves
+from mimonets.serving.infer import Departure
 from mimonets.serving.protocol import read_json, softmax
 from mimonets.serving.server import Server, Version
 from mimonets.serving.wishes import PARAMETERS, RequestError, how, read_wish
@@ -60,7 +60,7 @@ def add_classify(app: FastAPI, server: Server) -> None:
         )
         wish = read_wish(settings)
         ticket = await server.answer(
-            found, np.stack(decoded), wish, tenant, leaves(request.receive)
+            found, np.stack(decoded), wish, tenant, Departure(request.receive)
         )
         return answer(_labels(ticket, found))
 

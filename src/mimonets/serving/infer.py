@@ -8,7 +8,7 @@ for the schema and for servers that mount it below another path.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any
 
 import orjson
@@ -122,7 +122,9 @@ async def infer(
             max_inputs=server.settings.max_inputs,
             known=found.headers,
         )
-        ticket = await server.answer(found, question.inputs, question.wish, tenant, leaves(receive))
+        ticket = await server.answer(
+            found, question.inputs, question.wish, tenant, Departure(receive)
+        )
     except (RequestError, RefusedError) as problem:
         status, more = explain(problem)
         return status, [JSON_TYPE, *more], write_error(problem)
@@ -171,33 +173,104 @@ async def read_body(
     announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and int(announced) > settings.max_body:
         raise _too_large(settings)
-    parts: list[bytes] = []
-    size, more = 0, True
+    first = receive().__await__()
+    try:
+        waits_for = first.send(None)
+    except StopIteration as end:  # what nearly all clients send is there at once: no timer
+        if end.value["type"] == "http.request" and not end.value.get("more_body", False):
+            body: bytes = end.value.get("body", b"")
+            if len(body) > settings.max_body:
+                raise _too_large(settings) from None
+            return body
+        begun: Awaitable[Any] = _Begun(None, end.value)
+    else:
+        begun = _Begun(first, waits_for)
     try:
         async with asyncio.timeout(settings.body_timeout):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestError(499, "The client left.")
-                part = message.get("body", b"")
-                more = message.get("more_body", False)
-                size += len(part)
-                if size > settings.max_body:
-                    raise _too_large(settings)
-                parts.append(part)
+            return await _read_parts(begun, receive, settings)
     except TimeoutError:
         raise RequestError(408, f"The body took over {settings.body_timeout:g} s.") from None
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def leaves(receive: Receive) -> Callable[[], Awaitable[None]]:
-    """Make what returns when the client disconnects."""
+async def _read_parts(message: Awaitable[Any], receive: Receive, settings: ServerSettings) -> bytes:
+    parts, size = [], 0
+    while True:
+        found = await message
+        if found["type"] == "http.disconnect":
+            raise RequestError(499, "The client left.")
+        parts.append(found.get("body", b""))
+        size += len(parts[-1])
+        if size > settings.max_body:
+            raise _too_large(settings)
+        if not found.get("more_body", False):
+            return b"".join(parts)
+        message = receive()
 
-    async def gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
-    return gone
+class _Begun:
+    """Awaits what was begun: the rest of some steps, or nothing but a value."""
+
+    def __init__(self, steps: Generator[Any, None, Any] | None, value: Any) -> None:
+        self._steps, self._value = steps, value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self._steps is None:
+            return self._value
+        try:
+            yield self._value
+        except BaseException:
+            self._steps.close()
+            raise
+        return (yield from self._steps)
+
+
+class Departure:
+    """Calls back once when a client disconnects, without a task for every request that waits.
+
+    It does what a task does: it runs `receive` until that waits for a future, and goes on when
+    the future is done. Any error counts as a client that left.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._call: Callable[[], None] | None = None
+        self._steps: Generator[Any, None, Any] | None = None
+        self._future: asyncio.Future[Any] | None = None
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Start."""
+        self._call = call
+        self._step()
+
+    def stop(self) -> None:
+        """End; nobody is called any more."""
+        self._call = None
+        if self._future is not None:
+            self._future.remove_done_callback(self._step)
+        if self._steps is not None:
+            self._steps.close()
+
+    def _step(self, _: Any = None) -> None:
+        while self._call is not None:
+            if self._steps is None:
+                self._steps = self._receive().__await__()
+            try:
+                found = self._steps.send(None)
+            except StopIteration as end:
+                self._steps = None
+                if end.value["type"] != "http.disconnect":
+                    continue
+                self._call()
+            except Exception:
+                self._call()
+            else:
+                if found is None:  # it only gave way to others
+                    asyncio.get_running_loop().call_soon(self._step)
+                    return
+                found._asyncio_future_blocking = False  # what a task does to what it waits for
+                self._future = found
+                found.add_done_callback(self._step)
+            return
 
 
 def _too_large(settings: ServerSettings) -> RequestError:

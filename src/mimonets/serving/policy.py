@@ -80,11 +80,6 @@ class Policy:
         return min(max(enough, self.settings.passes), self.settings.max_passes)
 
     @property
-    def most_at_once(self) -> int:
-        """Inputs of the largest job in the fastest mode: more of them change nothing about it."""
-        return self.largest_job * self.modes[self.fastest].active_streams
-
-    @property
     def factor(self) -> float:
         """What every prediction is multiplied by before it is compared with a deadline."""
         return self.safety * self.correction

@@ -120,7 +120,10 @@ def write_answer(
 ) -> tuple[bytes, int | None]:
     """Encode an answer; returns the body and, if it has binary tensors, the header's length."""
     answers = [answer for answer in ticket.answers if answer is not None]
-    logits = np.stack([answer.output for answer in answers]).astype(np.float32, copy=False)
+    if len(answers) == 1:
+        logits = answers[0].output[np.newaxis].astype(np.float32, copy=False)
+    else:
+        logits = np.stack([answer.output for answer in answers]).astype(np.float32, copy=False)
     tensors, raw = [], b""
     for wanted, binary, classes in question.outputs:
         described, data = _output(wanted, logits, classes, spec)

@@ -3,11 +3,11 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from mimonets._config import Config, whole
 from mimonets._messages import did_you_mean
@@ -58,6 +58,16 @@ class Version:
     def takes_short(self) -> bool:
         """Tell whether sequences below the full length are taken."""
         return self.network.takes_short and self.network.input_spec.kind == "tokens"
+
+
+class Leaving(Protocol):
+    """Tells when a client left."""
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Call back once if that happens."""
+
+    def stop(self) -> None:
+        """Call nobody any more."""
 
 
 class Server:
@@ -162,15 +172,15 @@ class Server:
         inputs: Array,
         wish: Wish,
         tenant: Tenant,
-        gone: Callable[[], Awaitable[Any]] | None = None,
+        leaving: Leaving | None = None,
     ) -> Ticket:
-        """Queue inputs and wait for all answers; forget them when ``gone()`` returns first.
+        """Queue inputs and wait for all answers; forget them when the client is ``leaving`` first.
 
         Raises RequestError: 400, 499 for a client that left, 504; and RefusedError for 429.
         """
         name, status = version.lane.name, 500
         try:
-            ticket = await self._answer(version, inputs, wish, tenant, gone)
+            ticket = await self._answer(version, inputs, wish, tenant, leaving)
             status = 200
             return ticket
         except RequestError as error:
@@ -188,7 +198,7 @@ class Server:
         inputs: Array,
         wish: Wish,
         tenant: Tenant,
-        gone: Callable[[], Awaitable[Any]] | None,
+        leaving: Leaving | None,
     ) -> Ticket:
         lane, name = version.lane, version.lane.name
         ticket = make_ticket(
@@ -204,7 +214,7 @@ class Server:
         ticket.future = asyncio.get_running_loop().create_future()
         timer = self.worker.submit(lane, ticket)
         try:
-            await self._wait(ticket, gone)
+            await self._wait(ticket, leaving)
         finally:
             timer.cancel()
         if not ticket.is_done:
@@ -219,20 +229,18 @@ class Server:
         self.metrics.answered(name, ticket, lane.policy)
         return ticket
 
-    async def _wait(self, ticket: Ticket, gone: Callable[[], Awaitable[Any]] | None) -> None:
+    async def _wait(self, ticket: Ticket, leaving: Leaving | None) -> None:
         """Wait until a request is done, or the client left."""
-        if gone is None:
-            await ticket.future
-            return
-        leaving = asyncio.ensure_future(gone())
-        leaving.add_done_callback(lambda _: resolve([ticket]))
         try:
+            if leaving is not None:
+                leaving.watch(lambda: resolve([ticket]))
             await ticket.future
         except asyncio.CancelledError:
             self.worker.cancel(ticket)
             raise
         finally:
-            leaving.cancel()
+            if leaving is not None:
+                leaving.stop()
 
     def _started(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -21,8 +21,6 @@ from mimonets.serving.policy import DECAY, MISS_FACTOR
 log = logging.getLogger(__name__)
 IDLE_WAIT = 0.5  # seconds between signs of life when nothing is to do
 LEAST_OVERHEAD = 0.0005  # seconds
-REST = 0.02  # of a time budget, for requests to come together
-LONGEST_REST = 0.005  # seconds
 PATIENCE = 2.0  # seconds until an idle task (a warm-up step) may run although requests wait
 
 
@@ -39,9 +37,6 @@ class Worker:
         self._idle_since = 0.0
         self._slabs: dict[int, Array] = {}
         self._stopping = False
-        self._is_resting = False
-        self._job_ended = threading.Lock()
-        self._job_ended.acquire()
         self._beat = clock()
         self._running: Work | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,25 +79,9 @@ class Worker:
         assert self._loop is not None
         now = self.clock()
         with self._changed:
-            try:
-                self.batcher.offer(lane, ticket, now)
-            finally:
-                is_behind = len(lane.queue) >= lane.policy.most_at_once
+            self.batcher.offer(lane, ticket, now)
             self._changed.notify()
-        if is_behind and not self._is_resting:
-            self._is_resting = True
-            self._loop.call_soon(self._rest, min(REST * (ticket.deadline - now), LONGEST_REST))
         return self._loop.call_later(ticket.deadline - now, self._expire, ticket)
-
-    def _rest(self, seconds: float) -> None:
-        """Let requests come together on the sockets while the engine is behind anyway.
-
-        Each wake-up of the loop finds its code and data gone from the processor's caches, which
-        takes several times as long as the work itself: two requests at once cost little more than
-        one. The end of a job ends the rest.
-        """
-        self._is_resting = False
-        self._job_ended.acquire(timeout=seconds)
 
     def cancel(self, ticket: Ticket) -> None:
         """Forget a request whose client left."""
@@ -186,8 +165,6 @@ class Worker:
             for ticket in tickets:
                 ticket.answered_at = now
             self._loop.call_soon_threadsafe(resolve, tickets)
-            if self._job_ended.locked():  # nobody but this thread ever releases it
-                self._job_ended.release()
 
     def delivered(self, ticket: Ticket) -> None:
         """Learn the 99th percentile of the time from the engine to whoever waits on the loop."""
