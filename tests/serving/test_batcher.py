@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mimonets.serving.batcher import Batcher, Lane, RefusedError, Ticket
+from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.policy import Policy
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mimonets.serving.policy as policy_module
 from mimonets.cli.main import main
 from mimonets.serving.comparison import Comparison, compare, example_modes, spike
 from mimonets.serving.contenders import contenders, fluid_bound
@@ -177,3 +178,29 @@ def test_the_command_prints_a_table_and_writes_a_plot(tmp_path, capsys):
 def test_the_command_names_mistakes(arguments, message, capsys):
     assert main(["simulate", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+class Pauses:
+    """Draws no noise, but makes every so many jobs take several times as long."""
+
+    def __init__(self, every, times):
+        self.every, self.times, self.jobs = every, times, 0
+
+    def normal(self, *_):
+        self.jobs += 1
+        return np.log(self.times) if self.jobs % self.every == 0 else 0.0
+
+
+def test_a_machine_that_pauses_now_and_then_breaks_few_promises_under_overload(monkeypatch):
+    modes = example_modes()
+    arrivals = poisson(8 / modes[0].cost, 40.0, rng())
+
+    def late():
+        outcome = simulate(Policy(modes), arrivals, 0.25, rng=Pauses(100, 3.0)).summary()
+        return outcome["late"] * outcome["offered"], outcome["in_time"]
+
+    few, answered = late()
+    monkeypatch.setattr(policy_module, "LARGEST_RESERVE", policy_module.LEAST_RESERVE)
+    many, answered_then = late()
+    assert few < many / 3
+    assert answered > answered_then - 0.01, "a shorter queue answers as many"

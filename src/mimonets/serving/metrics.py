@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from mimonets.serving.batcher import Ticket, Work
+from mimonets.serving.batcher import Work
+from mimonets.serving.lanes import Ticket
 from mimonets.serving.policy import Policy
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)

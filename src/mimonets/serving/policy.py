@@ -23,6 +23,8 @@ from mimonets.serving.modes import Mode
 MISS_FACTOR = 1.1  # the safety factor grows by 10 % with every late job
 DECAY = MISS_FACTOR ** (-1 / 99)  # and is steady if one job in 100 is late: a 99th percentile
 LARGEST_SAFETY = 4.0
+RECOVERY = MISS_FACTOR ** (-1 / 9999)  # of the reserve: steady if one promise in 10,000 is broken
+LEAST_RESERVE, LARGEST_RESERVE = 0.01, 0.25  # of a time budget
 TRUST_KEPT = 0.25  # of theta, with every refusal
 LEAST_TRUST = 0.01
 PATIENCE = 200.0  # time budgets without a refusal until trust doubles again
@@ -57,6 +59,7 @@ class Policy:
         self.settings = settings or PolicySettings()
         self.correction = 1.0  # observed / predicted, a moving average
         self.safety = 1.0  # k: the 99th percentile of observed / corrected prediction
+        self.reserve = LEAST_RESERVE  # fraction of time budgets that admission keeps free
         self._calm_since = -inf  # when the last request was refused
         self._trust = 1.0  # what refusals have left of theta, at that time
         self._patience = 1.0  # seconds in which trust doubles again
@@ -100,6 +103,22 @@ class Policy:
         self._trust = max(trust * TRUST_KEPT, LEAST_TRUST)
         self._calm_since, self._patience = now, PATIENCE * budget
 
+    def kept(self) -> None:
+        """Learn that an admitted request was answered in time."""
+        self.reserve = max(self.reserve * RECOVERY, LEAST_RESERVE)
+
+    def broke(self) -> None:
+        """Learn that one was not: promise less.
+
+        Under overload everybody who waits is admitted just in time, so that one pause of the
+        machine makes all of them late. A shorter queue answers as many, and bears the pause.
+        """
+        self.reserve = min(self.reserve * MISS_FACTOR, LARGEST_RESERVE)
+
+    def latest(self, item: Item) -> float:
+        """Give the time at which an input must be done to be admitted."""
+        return item.deadline - self.reserve * (item.deadline - item.arrival)
+
     def limit(self, *, max_active: int | None = None, min_accuracy: float | None = None) -> int:
         """Find the fastest mode that a request allows; raises ValueError if there is none."""
         if max_active is None and min_accuracy is None:
@@ -141,7 +160,9 @@ class Policy:
         for item in queue[:first]:
             backlog.add(item)
         worst, factor = -inf, self.factor
-        for item in (*items, *queue[first:]):
+        for item in items:
+            worst = max(worst, start + factor * backlog.add(item) - self.latest(item))
+        for item in queue[first:]:
             worst = max(worst, start + factor * backlog.add(item) - item.deadline)
         return worst
 

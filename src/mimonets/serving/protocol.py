@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from mimonets._inputs import InputSpec
-from mimonets.serving.batcher import Ticket
+from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import Array
 from mimonets.serving.policy import Policy
 from mimonets.serving.wishes import (

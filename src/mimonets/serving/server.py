@@ -11,7 +11,8 @@ from typing import Protocol
 
 from mimonets._config import Config, whole
 from mimonets._messages import did_you_mean
-from mimonets.serving.batcher import Batcher, Lane, RefusedError, Ticket
+from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode
 from mimonets.serving.networks import Array, Network

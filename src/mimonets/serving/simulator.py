@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mimonets.serving.batcher import Batcher, Lane, RefusedError, Ticket, Work
+from mimonets.serving.batcher import Batcher, RefusedError, Work
+from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.modes import Mode
 from mimonets.serving.policy import Policy
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mimonets._inputs import InputSpec
-from mimonets.serving.batcher import Ticket
+from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import PADDING, Array
 from mimonets.serving.policy import Policy
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mimonets.serving.batcher import Batcher, Lane, Ticket, Work
+from mimonets.serving.batcher import Batcher, Work
 from mimonets.serving.jobs import Item
+from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.networks import Array, Network
 from mimonets.serving.policy import DECAY, MISS_FACTOR
 
