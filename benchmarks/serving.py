@@ -35,9 +35,13 @@ from mimonets.serving.simulator import Outcome
 from mimonets.serving.workloads import poisson, read_trace, step
 
 SLO = 0.25  # seconds
-SETS = {"ours": OURS, "others": ("policy", *OTHERS)}
+SETS = {
+    "ours": OURS,
+    "four": ("policy", "fixed 1", "fixed 4", "big/small"),
+    "others": ("policy", *OTHERS),
+}
 LOADS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)  # offered / slow capacity
-TRACES = {"azure-llm-2023-code": 1.0, "azure-llm-2023-conv": 2.0}
+TRACES = {"azure-llm-2023-code": 1.0, "azure-llm-2023-conv": 2.0}  # load of their busiest part
 SLOT = 8.0  # seconds of one load of one server
 ROUNDS = 1  # with other arrivals
 SPIKE = (0.5, 3.2)  # loads before and in it
@@ -112,9 +116,11 @@ def arrivals(workload: str, load: float, number: int, capacity: float) -> np.nda
         return poisson(load * capacity, SLOT, rng)
     if workload == "spike":
         return step(SPIKE[0] * capacity, 2.5 * SLOT, rng, times=SPIKE[1] / SPIKE[0])
-    file = Path(os.environ["MIMONETS_ARRIVALS"]) / f"{workload}.txt"
-    times = read_trace(file, rate=load * capacity)
-    return times[times < 2 * SLOT]
+    times = read_trace(Path(os.environ["MIMONETS_ARRIVALS"]) / f"{workload}.txt")
+    count = int(load * capacity * 2 * SLOT)
+    start = int(np.argmin(times[count - 1 :] - times[: len(times) - count + 1]))
+    busiest = times[start : start + count] - times[start]  # so many in the shortest time
+    return busiest * (2 * SLOT / busiest[-1])
 
 
 @contextmanager
@@ -154,7 +160,7 @@ def run_piece(
             send(url, schedule, samples, slo=SLO, binary=name in OURS, seed=number)
         )
         row = {"contender": name, **result.summary(), **Usage.now(session).since(before)}
-        if workload == "spike":
+        if workload != "poisson":
             row["timeline"] = timeline(result)
         rows.append(row)
         print(f"{workload} {load} {name}: {row['right_in_time']:.4f}", flush=True)

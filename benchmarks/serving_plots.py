@@ -16,13 +16,18 @@ STYLES = {
     "Ray Serve, 1 active": ("tab:gray", ":", "Ray Serve, 1 active"),
     "Ray Serve, 4 active": ("tab:gray", "--", "Ray Serve, 4 active"),
 }
-SPIKE = ("policy", "fixed 1", "fixed 4", "big/small", "LitServe, 4 active")
+SHOWN = ("policy", "fixed 1", "fixed 4", "big/small")  # second by second
+COURSES = {
+    "spike": "a spike in the middle",
+    "azure-llm-2023-code": "arrivals of a coding assistant",
+    "azure-llm-2023-conv": "arrivals of a chat service",
+}
 
 
 def draw(record: dict, path: Path) -> Path:
-    """Draw share, accuracy and p99 against load, and the spike second by second."""
-    figure = new_figure(12, 8.5)
-    axes = figure.subplots(2, 2)
+    """Draw share, accuracy and p99 against load; a spike and the traces second by second."""
+    figure = new_figure(12, 12.5)
+    axes = figure.subplots(3, 2)
     pieces: dict[tuple[str, str], list[dict]] = {}
     for piece in sorted(record["pieces"], key=lambda piece: piece["load"]):
         for row in piece["rows"]:
@@ -47,13 +52,18 @@ def draw(record: dict, path: Path) -> Path:
     axes.flat[2].axhline(record["slo"], color="k", lw=0.8, ls=":")
     axes.flat[2].set(yscale="log")
     axes.flat[0].legend(fontsize="small")
-    last = axes.flat[3]
-    for name in SPIKE:
-        for row in pieces.get(("spike", name), []):
-            line, (colour, style, label) = row["timeline"], STYLES[name]
-            last.plot(line["seconds"], line["right_in_time"], style, color=colour, label=label)
-    last.set(xlabel="seconds; a spike in the middle", ylabel="right and in time / offered")
-    last.set_ylim(0, 1.05)
-    last.grid(alpha=0.3)
-    last.legend(fontsize="small")
+    for place, (workload, title) in zip(axes.flat[3:], COURSES.items(), strict=True):
+        rate = place.twinx()  # how much came, behind the lines
+        for name in SHOWN:
+            for row in pieces.get((workload, name), []):
+                line, (colour, style, label) = row["timeline"], STYLES[name]
+                place.plot(line["seconds"], line["right_in_time"], style, color=colour, label=label)
+                if name == "policy":
+                    loads = [value / record["slow_capacity"] for value in line["rate"]]
+                    rate.fill_between(line["seconds"], loads, color="k", alpha=0.1, lw=0)
+        rate.set(ylabel="load / slow capacity (grey)", ylim=(0, None))
+        place.set(xlabel=f"seconds; {title}", ylabel="right and in time / offered")
+        place.set_ylim(0, 1.05)
+        place.grid(alpha=0.3)
+    axes.flat[3].legend(fontsize="small", loc="lower right")
     return save_figure(figure, path)
