@@ -77,6 +77,7 @@ def soak(
         refusals.append(flood.latency[flood.status == 429])
         chunks.append(
             {
+                "seconds": CHUNK,
                 **flood.summary(),
                 "refused_p50": float(np.nanmedian(refusals[-1])),
                 "refused_p99": float(np.nanpercentile(refusals[-1], 99)),
