@@ -1,6 +1,8 @@
 """Measure the first responder: a spike hits one replica while Ray Serve starts a second one.
 
-python benchmarks/serving_ray.py NETWORKS PIECES results
+python benchmarks/serving_ray.py measure NETWORKS PIECES policy
+python benchmarks/serving_ray.py measure NETWORKS PIECES "fixed 1"
+python benchmarks/serving_ray.py report PIECES results
 
 With superposition the replica that is there takes the spike at once, less accurately; with one
 input per pass, requests are refused until the second one is ready. Both on one machine, whose cores
@@ -11,6 +13,7 @@ is measured here.
 
 import asyncio
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -28,8 +31,9 @@ from serving import SLO, timeline
 
 REPEAT = 8
 BUDGET = REPEAT * SLO  # seconds to answer
-SECONDS, SPIKE_AT = 45.0, 5.0
+SECONDS, SPIKE_AT = 50.0, 5.0
 LOW, HIGH = 0.5, 2.5  # loads / slow capacity of one replica
+ONLY = {"policy": None, "fixed 1": 1}  # the only mode, if there is but one
 
 
 def make_server(networks: Path, only: int | None):
@@ -98,25 +102,48 @@ def measure(networks: Path, only: int | None, capacity: float, port: int) -> dic
     }
 
 
-def main(networks: str, pieces: str, folder: str) -> None:
-    """Measure with and without superposition."""
-    place = Path(networks).resolve()
-    capacity = json.loads((Path(pieces) / "capacity.json").read_text())["slow_capacity"] / REPEAT
-    rows = {
-        name: measure(place, only, capacity, 18_700 + number)
-        for number, (name, only) in enumerate({"policy": None, "fixed 1": 1}.items())
-    }
+def measure_one(networks: str, pieces: str, name: str) -> None:
+    """Measure with superposition (policy) or without (fixed 1), and keep it as a piece."""
+    capacity = slow_capacity(pieces)
+    row = measure(Path(networks).resolve(), ONLY[name], capacity, 18_700 + os.getpid() % 1000)
+    print(name, row["second_replica_after"], row["right_in_time_until_then"])
+    write_text(Path(pieces) / f"ray {name}.json", json.dumps(row, indent=1) + "\n")
+
+
+def slow_capacity(pieces: str) -> float:
+    """Give what one replica answers at most with one input per pass, in inputs a second."""
+    return json.loads((Path(pieces) / "capacity.json").read_text())["slow_capacity"] / REPEAT
+
+
+def report(pieces: str, folder: str) -> None:
+    """Gather both pieces into one file, and draw them."""
+    from mimonets._figure import new_figure, save_figure
+
+    rows = {name: json.loads((Path(pieces) / f"ray {name}.json").read_text()) for name in ONLY}
     record = {
         "environment": {**environment(), "command": "benchmarks/serving_ray.py"},
         "slo": BUDGET,
-        "slow_capacity": capacity,
+        "slow_capacity": slow_capacity(pieces),
         "loads": [LOW, HIGH],
+        "spike_at": SPIKE_AT,
         "rows": rows,
     }
-    for name, row in rows.items():
-        print(name, row["second_replica_after"], row["right_in_time_until_then"])
     write_text(Path(folder) / "serving-ray.json", json.dumps(record, indent=1) + "\n")
+    figure = new_figure(8, 4)
+    place = figure.subplots()
+    for (name, row), colour in zip(rows.items(), ("tab:red", "tab:blue"), strict=True):
+        label = {"policy": "by load", "fixed 1": "always 1"}[name]
+        line = row["timeline"]
+        place.plot(line["seconds"], line["right_in_time"], color=colour, label=label)
+        ready = SPIKE_AT + row["second_replica_after"]
+        place.axvline(ready, color=colour, ls=":", label=f"{label}: second replica")
+    place.axvline(SPIKE_AT, color="k", lw=0.8)
+    place.set(xlabel="seconds; the spike starts at the black line", ylim=(0, 1.05))
+    place.set(ylabel="right and in time / offered")
+    place.grid(alpha=0.3)
+    place.legend(fontsize="small")
+    save_figure(figure, Path(folder) / "serving-ray.png")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"measure": measure_one, "report": report}[sys.argv[1]](*sys.argv[2:])
