@@ -120,6 +120,9 @@ def report(pieces: str, folder: str) -> None:
     from mimonets._figure import new_figure, save_figure
 
     rows = {name: json.loads((Path(pieces) / f"ray {name}.json").read_text()) for name in ONLY}
+    killed = (
+        Path(pieces) / "ray killed.json"
+    )  # printed by tests/serving/test_ray.py
     record = {
         "environment": {**environment(), "command": "benchmarks/serving_ray.py"},
         "slo": BUDGET,
@@ -127,6 +130,7 @@ def report(pieces: str, folder: str) -> None:
         "loads": [LOW, HIGH],
         "spike_at": SPIKE_AT,
         "rows": rows,
+        "killed": json.loads(killed.read_text()) if killed.exists() else None,
     }
     write_text(Path(folder) / "serving-ray.json", json.dumps(record, indent=1) + "\n")
     figure = new_figure(8, 4)
