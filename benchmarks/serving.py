@@ -38,20 +38,23 @@ SLO = 0.25  # seconds
 SETS = {
     "ours": OURS,
     "four": ("policy", "fixed 1", "fixed 4", "big/small"),
+    "pair": ("policy", "fixed 4"),  # again and again at high loads, where they differ little
     "others": ("policy", *OTHERS),
 }
 LOADS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)  # offered / slow capacity
 TRACES = {"azure-llm-2023-code": 1.0, "azure-llm-2023-conv": 2.0}  # load of their busiest part
 SLOT = 8.0  # seconds of one load of one server
-ROUNDS = 1  # with other arrivals
+PAIR_LOADS, PAIR_ROUNDS = (4.0, 5.0), (1, 2, 3)  # each with other arrivals
 SPIKE = (0.5, 3.2)  # loads before and in it
 START = 90.0  # seconds that a server may take to start
 
 
-def slots(workload: str) -> list[tuple[float, int]]:
+def slots(kind: str, workload: str) -> list[tuple[float, int]]:
     """List load and round of every piece of a workload."""
+    if kind == "pair":
+        return [(load, number) for load in PAIR_LOADS for number in PAIR_ROUNDS]
     if workload == "poisson":
-        return [(load, number) for number in range(ROUNDS) for load in LOADS]
+        return [(load, 0) for load in LOADS]
     return [(SPIKE[1] if workload == "spike" else TRACES[workload], 0)]
 
 
@@ -70,8 +73,7 @@ def measure(
         left = [
             (place / f"{kind}-{workload}-{load:g}-{number}.json", workload, load, number)
             for workload in workloads.split(",")
-            for load, number in slots(workload)
-            if kind == "ours" or number == 0
+            for load, number in slots(kind, workload)
         ]
         left = [slot for slot in left if not slot[0].exists()]
         if not left or time.monotonic() > until:

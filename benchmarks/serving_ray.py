@@ -120,9 +120,7 @@ def report(pieces: str, folder: str) -> None:
     from mimonets._figure import new_figure, save_figure
 
     rows = {name: json.loads((Path(pieces) / f"ray {name}.json").read_text()) for name in ONLY}
-    killed = (
-        Path(pieces) / "ray killed.json"
-    )  # printed by tests/serving/test_ray.py
+    killed = Path(pieces) / "ray killed.json"  # printed by tests/serving/test_ray.py
     record = {
         "environment": {**environment(), "command": "benchmarks/serving_ray.py"},
         "slo": BUDGET,
