@@ -27,7 +27,7 @@ from mimonets.serving.workloads import poisson
 from serving import SLO, running, wait_until_ready
 
 FLOOD, SECONDS = 3.0, 8.0  # to find what it answers at most, and to measure
-ASKED, WARM = 100, 20  # requests at idle, and those of them that only warm up
+ASKED, WARM = 60, 10  # requests at idle, and those of them that only warm up
 NETWORKS = {  # contender: (network, seconds to answer)
     "policy": ("digits, 16 times as wide", SLO),
     "cifar": ("MIMOConv-16-4, 32x32x3", SLO),
