@@ -32,8 +32,7 @@ def draw(record: dict, path: Path) -> Path:
     for piece in sorted(record["pieces"], key=lambda piece: piece["load"]):
         for row in piece["rows"]:
             rows = pieces.setdefault((piece["workload"], row["contender"]), [])
-            if all(known["load"] != piece["load"] for known in rows):
-                rows.append({"load": piece["load"], **row})
+            rows.append({"load": piece["load"], **row})
     shown = {
         "right_in_time": "right and in time / offered",
         "accuracy": "accuracy of answers",
@@ -41,8 +40,11 @@ def draw(record: dict, path: Path) -> Path:
     }
     for place, (key, title) in zip(axes.flat, shown.items(), strict=False):
         for name, (colour, style, label) in STYLES.items():
-            rows = pieces.get(("poisson", name), [])
-            points = [(row["load"], row[key]) for row in rows if row["status"].get("200", 0) >= 50]
+            values: dict[float, list[float]] = {}  # of all rounds of a load
+            for row in pieces.get(("poisson", name), []):
+                if row["status"].get("200", 0) >= 50:
+                    values.setdefault(row["load"], []).append(row[key])
+            points = [(load, sum(found) / len(found)) for load, found in values.items()]
             if points:
                 place.plot(
                     *zip(*points, strict=True), style, color=colour, label=label, marker=".", ms=5

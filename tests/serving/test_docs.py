@@ -72,14 +72,21 @@ def real_table(measured=None):
     for piece in (measured or result("serving-real"))["pieces"]:
         title = {"azure-llm-2023-code": "code", "azure-llm-2023-conv": "conv"}
         place = (piece["workload"], piece["load"])
-        name = f"{title.get(place[0], place[0])}, {place[1]:g}"
+        name = f"{title.get(place[0], place[0])}, {place[1]:.2g}"
         for row in piece["rows"]:
-            cell = f"{100 * row['right_in_time']:.1f}, {1000 * row['p99']:.0f}"
-            found.setdefault(name, {}).setdefault(row["contender"], cell)
+            found.setdefault(name, {}).setdefault(row["contender"], []).append(row)
     order = sorted(found, key=lambda name: (not name.startswith("poisson"), name))
     shown = [name for name in names if any(name in cells for cells in found.values())]
-    lines = [[name, *(found[name].get(one, "") for one in shown)] for name in order]
+    lines = [[name, *(mean_cell(found[name].get(one, [])) for one in shown)] for name in order]
     return table(["arrivals, load", *(names[one] for one in shown)], lines)
+
+
+def mean_cell(rows):
+    """Give the mean over all runs of a server with some arrivals."""
+    if not rows:
+        return ""
+    good, p99 = (sum(row[key] for row in rows) / len(rows) for key in ("right_in_time", "p99"))
+    return f"{100 * good:.1f}, {1000 * p99:.0f}"
 
 
 def soak_sentence():
