@@ -304,11 +304,11 @@ def main():
     where = environment()
     where["command"] = "python benchmarks/engines.py PART DIR, part by part"
     record = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    if record.get("environment", {}).get("commit") != where["commit"]:
-        record = {}
+    commits = dict.fromkeys(found.get("accuracy", found), where["commit"])
+    commits = {**record.get("commits", {}), **commits}  # part by part, each from its own
     if "accuracy" in found:
         found["accuracy"] = {**record.get("accuracy", {}), **found["accuracy"]}
-    record = {**record, **found}
+    record = {**record, **found, "commits": commits}
     record["environment"] = {**where, "threads": 1, "features": cpu_features()}
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
 
