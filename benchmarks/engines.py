@@ -139,9 +139,9 @@ def conv(folder, rounds):
 
 
 def large(folder, rounds, batch=64):
-    """Race the fast and the slow mode of the int8 engines at a larger batch."""
+    """Race the fast and the slow mode of the engines at a larger batch."""
     images = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), dtype=np.float32)
-    names = ("onnxruntime-int8", "openvino-int8")
+    names = ("onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")
     contenders = []
     for name in names:
         engine = Engine(folder / "mimoconv", name, threads=1)
