@@ -3,7 +3,7 @@
 #   make demo   see it work            make test   the test suite (make test-slow: the long checks)
 #   make bench  measure                make lint   format, lint and type checks (make format: repair)
 #   make docs   build the documentation into site/   make wheel   build and try what users install
-#   make lock   rewrite constraints.txt from what is installed
+#   make lock   rewrite constraints.txt from what is installed   make costs   count the recipes' networks anew
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_WAIT_POLICY := PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-slow lint format bench docs wheel minimal lock clean
+.PHONY: help demo serve test test-slow lint format bench docs wheel minimal costs lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
@@ -80,6 +80,10 @@ bench: $(VENV)/installed-plot
 docs: $(VENV)/installed-docs
 	@echo "==> building the documentation into site/"
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs site
+
+# What `mimonets cost` shows of our recipes, counted anew.
+costs: $(VENV)/installed-demo
+	@$(BIN)/python -m mimonets.recipes.costs
 
 # A wheel and an sdist, then the wheel in an environment of its own: the library, its data files, the command.
 wheel: $(VENV)/installed-lint

@@ -43,3 +43,16 @@ def make_console(*, quiet: bool = False) -> Any:
     from rich.console import Console
 
     return Console(quiet=quiet) if sys.stdout.isatty() else Console(width=160, quiet=quiet)
+
+
+def mmac(macs: float) -> str:
+    """Write MACs in millions, as many digits as the paper prints.
+
+    >>> [mmac(value) for value in (5_328_519_168, 4_194_304, 64_000)]
+    ['5329', '4.19', '0.064']
+    """
+    millions = macs / 1e6
+    if not macs:
+        return "-"
+    digits = 0 if millions >= 100 else 2 if millions >= 0.1 else 3 if millions >= 0.01 else 4
+    return f"{millions:.{digits}f}"

@@ -138,6 +138,24 @@ def test_one_stream_is_plain_linear_attention(phi, causal, masked, normalise):
     assert_close(answer.flatten(0, 2), expected * keys[0, 0])
 
 
+@MAPS
+@MASKED
+@NORMALISE
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_all_chunks_at_once_give_the_same_numbers(phi, masked, normalise, tokens, monkeypatch):
+    *inputs, keys = random_case(tokens)
+    options = {
+        "mask": random_mask(tokens) if masked else None,
+        "normalise": normalise,
+        "causal": True,
+        "chunk_size": 4,
+    }
+    expected = favor_s(*inputs, keys, phi, **options)
+    monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
+    monkeypatch.delattr("mimonets.attention.sums.advance")  # chunk by chunk is no way here
+    assert_close(favor_s(*inputs, keys, phi, **options), expected)
+
+
 @NORMALISE
 def test_the_chunk_size_changes_nothing(normalise):
     *inputs, keys = random_case(tokens=9)

@@ -99,6 +99,19 @@ def test_the_chunk_size_changes_nothing(phi, masked, chunk_size):
 
 @MAPS
 @MASKED
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_all_chunks_at_once_give_the_same_numbers(phi, masked, tokens, monkeypatch):
+    q, k, v, mask = random_case(tokens, masked)
+    options = {"mask": mask, "causal": True, "chunk_size": 4}
+    expected = linear_attention(q, k, v, phi, **options)
+    expected_gradients = gradients(linear_attention, q, k, v, phi, **options)
+    monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
+    assert_close(linear_attention(q, k, v, phi, **options), expected)
+    assert_close(gradients(linear_attention, q, k, v, phi, **options), expected_gradients)
+
+
+@MAPS
+@MASKED
 def test_working_in_blocks_changes_nothing(phi, masked, monkeypatch):
     q, k, v, mask = random_case(tokens=130, masked=masked)
     k = k * torch.linspace(0.1, 3, 130).view(130, 1)  # the scale of the keys changes on the way

@@ -5,12 +5,12 @@ import pytest
 from rich.console import Console
 
 from mimonets import MIMOConvConfig
+from mimonets._show import mmac
+from mimonets.cli.cost import cost_table
 from mimonets.evaluation import BenchSettings, bench, count_modes
 from mimonets.evaluation.report import (
     bench_table,
     cost_dict,
-    cost_table,
-    mmac,
     plot_bench,
     shares_line,
 )
@@ -32,7 +32,7 @@ def result():
 
 
 def test_the_cost_table_shows_what_the_paper_prints():
-    text = render(cost_table("mine", count_modes(MIMOConvConfig(), [1, 4]), "paper"))
+    text = render(cost_table("mine", cost_dict(count_modes(MIMOConvConfig(), [1, 4])), "paper"))
     assert "mine" in text
     row = next(line for line in text.splitlines() if line.startswith("│              4"))
     assert [cell.strip() for cell in row.strip("│").split("│")] == [

@@ -38,13 +38,6 @@ SMALL = {
     "hidden_dim": 8,
 }
 
-NEXT_TOKEN = pytest.param(
-    "next_token",
-    marks=pytest.mark.xfail(
-        reason="causal attention in superposition cannot be traced for any length", strict=True
-    ),
-)
-
 
 def agree(engine, model, batch, active, **options):
     inputs = model.example_inputs(batch)
@@ -89,7 +82,7 @@ def test_sequences_of_any_length_with_and_without_a_mask(tmp_path, model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("superpose", ["attention", "attention+mlp", "attention+mlp+qkv"])
-@pytest.mark.parametrize("head", ["classify", "pair", NEXT_TOKEN])
+@pytest.mark.parametrize("head", ["classify", "pair", "next_token"])
 def test_every_kind_of_mimoformer_in_every_mode(tmp_path, superpose, head):
     options = {"head": head, "causal": head == "next_token"}
     model = MIMOFormer(MIMOFormerConfig(**SMALL, **options, grid=(2, 2), superpose=superpose))
@@ -99,6 +92,18 @@ def test_every_kind_of_mimoformer_in_every_mode(tmp_path, superpose, head):
         for batch in (1, 3, 8):
             agree(engine, model, batch, active)
             agree(engine, model, batch, active, masked=True)
+
+
+@pytest.mark.slow
+def test_causal_attention_over_many_chunks_of_tokens(tmp_path):
+    shape = SMALL | {"max_length": 100}
+    model = MIMOFormer(MIMOFormerConfig(**shape, grid=(2, 1), head="next_token", causal=True))
+    engine = Engine(export(model.eval(), tmp_path, modes=(2,), measure=False), "onnxruntime")
+    agree(engine, model, 4, 2, masked=True)
+    for length in (2, 63, 64, 65, 100):  # in chunks of 64
+        tokens = model.example_inputs(4)[..., :length]
+        with torch.no_grad():
+            torch.testing.assert_close(engine(tokens, 2), model(tokens), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ The one-stream baseline of FAVOR+S, in time and memory proportional to the numbe
 
 from torch import Tensor
 
+from mimonets.attention.checks import check_mask, check_tokens
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.sums import (
     AttentionState,
     accumulation_dtype,
     advance,
     attend,
-    check_mask,
-    check_tokens,
     reciprocal,
     without_autocast,
 )

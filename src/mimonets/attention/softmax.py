@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mimonets.attention.sums import check_mask
+from mimonets.attention.checks import check_mask
 
 # b batch   h heads   t query, s key tokens   d head size
 

@@ -59,6 +59,8 @@ def attend(
         S, (..., n, t, d), and B, (..., m, n, t); of size 1 along m if joint. Both carry the same
         factor per query, which only their ratio is free of.
     """
+    if chunk_size is not None and torch.compiler.is_exporting():
+        return attend_in_parallel(q, k, v, feature_map, mask=mask, joint=joint, size=chunk_size)
     size = chunk_size or cache_size(q, k, feature_map)
     state, parts = None, []
     queries, keys, values = (split_tokens(x, size) for x in (q, k, v))
@@ -81,6 +83,42 @@ def attend(
             parts.append((mixture, normaliser))
     mixtures, normalisers = zip(*parts, strict=True)
     return torch.cat(mixtures, dim=-2), torch.cat(normalisers, dim=-1)
+
+
+def attend_in_parallel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    *,
+    mask: Tensor | None,
+    joint: bool,
+    size: int,
+) -> tuple[Tensor, Tensor]:
+    """Attend causally as :func:`attend` does, in all chunks at once.
+
+    No loop depends on the number of tokens, so a graph that is traced once serves every length. It
+    holds A and C of every chunk, and with :class:`SoftmaxFeatures` all tokens share a scale, not
+    those of a chunk only.
+    """
+    phi_k, peak = _key_features(k, feature_map, None, mask)
+    tokens = q.shape[-2]
+    chunks = torch.sym_max(2, (tokens + size - 1) // size)  # an axis of 1 is traced as fixed
+    phi_q, phi_k, v = (
+        _in_chunks(x, chunks, size) for x in (feature_map.queries(q, peak), phi_k, v)
+    )
+    if mask is not None:  # as a tensor whose last axis but one is that of tokens, too
+        mask = _in_chunks(mask.unsqueeze(-1).to(v.dtype), chunks, size, streams=2).squeeze(-1)
+    mixture, normaliser = _within(phi_q, phi_k, v, mask, joint)
+    sums = _sums(phi_k, v, mask, joint, None)
+    before = AttentionState(_before(sums.context, -3), _before(sums.weight, -4), None)
+    mixture_before, normaliser_before = _read(phi_q, _columns(before), v.shape[-1])
+    mixture = (mixture + mixture_before).movedim(-4, -3)  # ... n c t d
+    normaliser = (normaliser + normaliser_before).movedim(-4, -2)  # ... m n c t
+    return (
+        mixture.flatten(-3, -2).narrow(-2, 0, tokens),
+        normaliser.flatten(-2).narrow(-1, 0, tokens),
+    )
 
 
 def advance(
@@ -159,14 +197,6 @@ def split_tokens(x: Tensor, size: int | None, dim: int = -2) -> tuple[Tensor, ..
     return (x,) if size is None else torch.split(x, size, dim=dim)
 
 
-def check_tokens(q: Tensor, chunk_size: int) -> None:
-    """Refuse to attend to nothing, and chunks of nothing."""
-    if q.shape[-2] == 0:
-        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
-
-
 def accumulation_dtype(x: Tensor) -> torch.dtype:
     """Choose what sums over tokens are taken in: float32, or float64 if that is what came."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -178,19 +208,6 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
-
-
-def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
-    """Refuse a mask that is not boolean or not of the shape that ``names`` describes."""
-    if mask is None:
-        return
-    if mask.dtype != torch.bool:
-        raise ValueError(
-            f"A mask is boolean, True = real token, but this one is {mask.dtype}: "
-            f"pass mask.bool(), or tokens != padding_index."
-        )
-    if tuple(mask.shape) != shape:
-        raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
 
 
 def _absorb(
@@ -260,6 +277,20 @@ def _within(
         scores = scores * weights
     normaliser = scores.sum(dim=(-2, -1)).unsqueeze(-1) if joint else scores.sum(dim=-1)
     return mixture.view(*mixture.shape[:-2], n, t, -1), normaliser.movedim(-1, -3)
+
+
+def _in_chunks(x: Tensor, chunks: int, size: int, streams: int = 1) -> Tensor:
+    """Cut (..., m, t, d) into (..., c, m, t, d), the last chunk filled with zeros."""
+    missing = chunks * size - x.shape[-2]
+    x = torch.nn.functional.pad(x, (0, 0, 0, missing)).unflatten(-2, (chunks, size))
+    return x.movedim(-3, -3 - streams)
+
+
+def _before(sums: Tensor, dim: int) -> Tensor:
+    """Add up what the chunks before each chunk hold, along the axis of chunks."""
+    total = sums.cumsum(dim)
+    first = torch.zeros_like(total.narrow(dim, 0, 1))
+    return torch.cat([first, total], dim).narrow(dim, 0, sums.shape[dim])
 
 
 def _rescale(state: AttentionState, peak: Tensor | None) -> AttentionState:

@@ -1,10 +1,21 @@
-"""``mimonets cost``: mACs per input, by part and mode."""
+"""``mimonets cost``: MACs per input, by part and mode."""
 
 from argparse import Namespace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mimonets._show import make_console, print_json
+from mimonets._show import make_console, mmac, print_json
 from mimonets.cli._options import add_json, add_model
+from mimonets.recipes.costs import known_costs
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CONVENTIONS = {
+    "paper": "the paper's count: normalisation 2, activation and pooling 1 per element",
+    "plain": "plain count: convolutions and matrix products only",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,14 +33,36 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Print MACs per input, by part and mode."""
-    from mimonets.evaluation import count_modes
-    from mimonets.evaluation.report import CONVENTIONS, cost_dict, cost_table
-    from mimonets.recipes import model_config
-
-    config = model_config(args.model, args.set)
-    costs = count_modes(config, args.active_streams)
+    rows = _costs(args)
     if args.json:
-        print_json({"model": args.model, "macs_per_input": cost_dict(costs)})
+        print_json({"model": args.model, "macs_per_input": rows})
         return
     for convention in CONVENTIONS:
-        make_console().print(cost_table(args.model, costs, convention))
+        make_console().print(cost_table(args.model, rows, convention))
+
+
+def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -> "Table":
+    """Lay out MMACs per input: one row per mode, one column per part."""
+    from rich.table import Table
+
+    table = Table(title=f"{title}\nMMAC per input, {CONVENTIONS[convention]}")
+    table.add_column("active streams", justify="right")
+    for part in rows[0][convention]:
+        table.add_column(part, justify="right", style="bold" if part == "total" else None)
+    for row in rows:
+        table.add_row(str(row["active_streams"]), *map(mmac, row[convention].values()))
+    return table
+
+
+def _costs(args: Namespace) -> Sequence[Mapping[str, Any]]:
+    """Look the costs up if they are those of a recipe as it stands, else count."""
+    as_it_stands = not (args.set or args.active_streams or args.imports)
+    if as_it_stands and not Path(args.model).is_dir():
+        found = known_costs(args.model)
+        if found is not None:
+            return found
+    from mimonets.evaluation import count_modes
+    from mimonets.evaluation.report import cost_dict
+    from mimonets.recipes import model_config
+
+    return cost_dict(count_modes(model_config(args.model, args.set), args.active_streams))

@@ -7,27 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from mimonets._figure import new_axes, save_figure
+from mimonets._show import mmac
 from mimonets.evaluation.accuracy import ModeAccuracy
 from mimonets.evaluation.bench import BenchResult
 from mimonets.evaluation.macs import Cost
-
-CONVENTIONS = {
-    "paper": "the paper's count: normalisation 2, activation and pooling 1 per element",
-    "plain": "plain count: convolutions and matrix products only",
-}
-
-
-def cost_table(title: str, costs: Sequence[Cost], convention: str) -> Table:
-    """Lay out MMACs per input: one row per mode, one column per part."""
-    table = Table(title=f"{title}\nMMAC per input, {CONVENTIONS[convention]}")
-    table.add_column("active streams", justify="right")
-    for part in costs[0].parts:
-        table.add_column(part.name, justify="right")
-    table.add_column("total", justify="right", style="bold")
-    for cost in costs:
-        values = [getattr(part, convention) for part in cost.parts]
-        table.add_row(str(cost.active_streams), *map(mmac, [*values, getattr(cost, convention)]))
-    return table
 
 
 def cost_dict(costs: Sequence[Cost]) -> list[dict[str, Any]]:
@@ -40,19 +23,6 @@ def cost_dict(costs: Sequence[Cost]) -> list[dict[str, Any]]:
         }
         for cost in costs
     ]
-
-
-def mmac(macs: float) -> str:
-    """Write MACs in millions, as many digits as the paper prints.
-
-    >>> [mmac(value) for value in (5_328_519_168, 4_194_304, 64_000)]
-    ['5329', '4.19', '0.064']
-    """
-    millions = macs / 1e6
-    if not macs:
-        return "-"
-    digits = 0 if millions >= 100 else 2 if millions >= 0.1 else 3 if millions >= 0.01 else 4
-    return f"{millions:.{digits}f}"
 
 
 def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mimonets._config import Config, number, size
 from mimonets._inputs import InputSpec
-from mimonets.attention.sums import check_mask
+from mimonets.attention.checks import check_mask
 from mimonets.models.base import MAX_DEPTH, Model
 
 # b batch   t tokens   e embedding

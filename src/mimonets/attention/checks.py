@@ -1,0 +1,25 @@
+"""What attention of every kind asks of its tokens and masks."""
+
+import torch
+from torch import Tensor
+
+
+def check_tokens(q: Tensor, chunk_size: int) -> None:
+    """Refuse to attend to nothing, and chunks of nothing."""
+    if q.shape[-2] == 0:
+        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
+
+
+def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
+    """Refuse a mask that is not boolean or not of the shape that ``names`` describes."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"A mask is boolean, True = real token, but this one is {mask.dtype}: "
+            f"pass mask.bool(), or tokens != padding_index."
+        )
+    if tuple(mask.shape) != shape:
+        raise ValueError(f"The mask is {names}, here {shape}, and came as {tuple(mask.shape)}.")
