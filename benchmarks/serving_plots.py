@@ -53,7 +53,7 @@ def draw(record: dict, path: Path) -> Path:
         place.grid(alpha=0.3)
     axes.flat[2].axhline(record["slo"], color="k", lw=0.8, ls=":")
     axes.flat[2].set(yscale="log")
-    axes.flat[0].legend(fontsize="small")
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     for place, (workload, title) in zip(axes.flat[3:], COURSES.items(), strict=True):
         rate = place.twinx()  # how much came, behind the lines
         for name in SHOWN:
@@ -67,5 +67,6 @@ def draw(record: dict, path: Path) -> Path:
         place.set(xlabel=f"seconds; {title}", ylabel="right and in time / offered")
         place.set_ylim(0, 1.05)
         place.grid(alpha=0.3)
-    axes.flat[3].legend(fontsize="small", loc="lower right")
+        place.set_zorder(rate.get_zorder() + 1)
+        place.patch.set_visible(False)
     return save_figure(figure, path)

@@ -92,6 +92,7 @@ def mean_cell(rows):
 def soak_sentence():
     record = result("serving-soak")
     soak = record["soak"]
+    before = record["before"]["soak"]
     late = sum(chunk["p99"] > record["slo"] for chunk in soak["chunks"])
     refused = 1000 * max(chunk["refused_p50"] for chunk in soak["chunks"])
     return (
@@ -103,7 +104,12 @@ def soak_sentence():
         f"{soak['memory_mb'][-1]:.0f} MB at the end; p99 of the answers "
         f"{1000 * soak['p99_median_chunk']:.0f} ms\n(over 250 ms in {late} of "
         f"{len(soak['chunks'])} pieces of {soak['chunks'][0]['seconds']:.0f} s), "
-        f"refusals within {refused:.0f} ms (median)."
+        f"refusals within {refused:.0f} ms (median).\n"
+        f"For {before['minutes']:.0f} minutes an earlier version was soaked, on a busier machine and "
+        f"without the reserve: {before['offered']:,} requests,\n{before['lost']} lost, "
+        f"{before['status']['504']} late, {before['wrong_of_slow']} wrong; memory "
+        f"{before['memory_mb'][9]:.0f} MB after three minutes and "
+        f"{before['memory_mb'][-1]:.0f} MB at the end."
     )
 
 
