@@ -140,9 +140,32 @@ def overhead_table():
     return table(titles, lines)
 
 
+def ray_sentences():
+    record = result("serving-ray")
+    ours, fixed, killed = record["rows"]["policy"], record["rows"]["fixed 1"], record["killed"]
+    return (
+        f"With {killed['offered']} requests over 20 s to two replicas, one of them killed on the "
+        f"way, {killed['status']['200']} were answered.\n"
+        f"In a spike from {record['loads'][0]} to {record['loads'][1]} times what one replica "
+        f"answers in slow mode, the second one was ready after "
+        f"{ours['second_replica_after']:.0f} s.\nUntil then "
+        f"{100 * ours['right_in_time_until_then']:.0f} % of the requests were answered right and "
+        f"in time, and {100 * fixed['right_in_time_until_then']:.0f} % by a server that is always "
+        f"slow\n(whose second replica took {fixed['second_replica_after']:.0f} s)"
+    )
+
+
 @pytest.mark.parametrize(
     "make",
-    [policy_table, isolation_table, cascade_table, real_table, soak_sentence, overhead_table],
+    [
+        policy_table,
+        isolation_table,
+        cascade_table,
+        real_table,
+        soak_sentence,
+        overhead_table,
+        ray_sentences,
+    ],
 )
 def test_the_page_shows_what_was_measured(make):
     assert make() in PAGE.read_text()
