@@ -44,13 +44,13 @@ def main(weights: str, data: str, runs: str, folder="runs/results", limit="10000
                 "macs": macs,
                 "accuracy": measured.accuracy,
                 "interval": list(measured.interval),
+                "test_images": int(limit),
                 **({} if alone else {"steps": int(steps), **where}),
             }
             print(f"{title}, {name}, {active} active: {measured.accuracy:.1%}, {macs / 1e6:.0f} M")
         record = {
             "environment": place,
             "inputs_per_step": 64,
-            "test_images": int(limit),
             "seeds": [0],
             "rows": list(rows.values()),
         }
