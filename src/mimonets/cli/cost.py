@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from mimonets._show import make_console, mmac, print_json
 from mimonets.cli._options import add_json, add_model
-from mimonets.recipes.costs import known_costs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,6 +55,8 @@ def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -
 
 def _costs(args: Namespace) -> Sequence[Mapping[str, Any]]:
     """Look the costs up if they are those of a recipe as it stands, else count."""
+    from mimonets.recipes.costs import known_costs
+
     as_it_stands = not (args.set or args.active_streams or args.imports)
     if as_it_stands and not Path(args.model).is_dir():
         found = known_costs(args.model)
