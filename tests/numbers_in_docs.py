@@ -530,6 +530,7 @@ def speed_rows(name):
 PLACES = {
     "docs/when-it-pays.md": [
         lambda: measured_rows("mnist-map"),
+        lambda: measured_rows("cifar-map"),
         lambda: speed_rows("mnist-map"),
         published_table,
     ],
@@ -541,6 +542,7 @@ PLACES = {
         lambda: experiment_table("mnist-readout"),
         lambda: experiment_table("synthetic"),
         accuracy_against_macs,
+        lambda: measured_rows("cifar-map"),
         gears_table,
         ensemble_table,
         lambda: experiment_table("lra-cpu"),
