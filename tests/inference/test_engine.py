@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,6 +101,32 @@ def test_many_threads_may_call_at_once(exported, small_conv, backend):
     for number, images in enumerate(batches):
         wanted = tell(small_conv, images, 1 + number % 3)
         torch.testing.assert_close(found[number], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("active", "sizes"), [(1, [4, 4, 4, 1]), (2, [4, 4, 4, 1]), (3, [3] * 4)])
+def test_onnxruntime_answers_large_networks_in_pieces_that_fit_the_cache(
+    exported, small_conv, monkeypatch, active, sizes
+):
+    monkeypatch.setattr("mimonets.inference.onnx_runtime.SMALL", 0)  # so this one is large
+    monkeypatch.setattr("mimonets.inference.onnx_runtime.PIECE", 4)
+    engine = Engine(exported, "onnxruntime", threads=1)
+    seen = []
+    original = engine._backend._session
+
+    def spy(path):
+        session = original(path)
+
+        def run(names, feeds):
+            seen.append(len(feeds["inputs"]))
+            return session.run(names, feeds)
+
+        return SimpleNamespace(run=run)
+
+    monkeypatch.setattr(engine._backend, "_session", spy)
+    images = torch.randn(13, 1, 8, 8)
+    found = engine(images, active_streams=active)
+    torch.testing.assert_close(found, tell(small_conv, images, active), rtol=1e-4, atol=1e-5)
+    assert seen[: len(sizes)] == sizes
 
 
 def test_a_graph_is_opened_when_its_mode_is_first_asked_for(exported, monkeypatch):

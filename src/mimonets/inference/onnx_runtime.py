@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.engine import Run
 from mimonets.inference.manifest import Manifest, check_files, find_graphs
 
 SMALL = 32 * 2**20  # bytes of weights up to which every mode may have a copy
+PIECE = 8  # inputs per thread that a large network answers at once: more leave the cache
 
 # These would bake a mode's own numbers into copies of the large weights, which all modes share.
 _FUSIONS_THAT_COPY = [
@@ -29,6 +32,7 @@ class OnnxRuntimeBackend:
         self.folder = folder
         self.int8 = name.endswith("int8")
         self.graphs = find_graphs(name, "onnx-int8" if self.int8 else "onnx", manifest)
+        self.manifest = manifest
         self.threads = threads
         _import_onnxruntime()
         check_files(folder, self.graphs.files)
@@ -45,7 +49,18 @@ class OnnxRuntimeBackend:
             feeds = {"inputs": inputs} if mask is None else {"inputs": inputs, "mask": mask}
             return session.run(None, feeds)[0]
 
-        return run
+        group = self.manifest.answers_per_group(active_streams)
+        size = max(1, PIECE * self.threads // group) * group  # whole groups
+
+        def run_in_pieces(inputs: Array, mask: Array | None) -> Array:
+            if len(inputs) <= size:
+                return run(inputs, mask)
+            starts = range(0, len(inputs), size)
+            masks = [None if mask is None else mask[start : start + size] for start in starts]
+            pieces = zip(starts, masks, strict=True)
+            return np.concatenate([run(inputs[s : s + size], part) for s, part in pieces])
+
+        return run_in_pieces if self.share_weights else run
 
     def _session(self, path: Path) -> Any:
         onnxruntime = _import_onnxruntime()
