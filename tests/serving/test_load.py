@@ -90,6 +90,7 @@ def difference(rate, seconds, per_pass=0.05):
     return measured, predicted
 
 
+@pytest.mark.slow
 def test_the_simulator_foretells_the_server_roughly():
     measured, predicted = difference(rate=22, seconds=5, per_pass=0.1)
     if measured["lag_p99"] > 0.01:
