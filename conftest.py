@@ -19,12 +19,9 @@ def _repeatable(doctest_namespace: dict[str, object]) -> None:
     doctest_namespace["torch"] = torch
 
 
-LONGEST = (
-    "test_every_command_of_the_readme_runs_in_order",
-    "test_a_model_a_data_set_and_an_experiment",
-)
+LONGEST = "test_every_command_of_the_readme_runs_in_order"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest tests first, so that no worker is left alone with them at the end."""
-    items.sort(key=lambda item: item.name not in LONGEST)
+    """Start the longest test first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: item.name != LONGEST)

@@ -165,6 +165,7 @@ def copy(tmp_path):
     return Copy(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_model_a_data_set_and_an_experiment(copy):
     add_data(copy)
     assert len(copy.touched) == 2

@@ -156,6 +156,7 @@ def test_dynamic_recipes_train_slow_and_fast_and_measure_the_rest(tmp_path, monk
     assert mn.layers.untrained_modes(model) == []
 
 
+@pytest.mark.slow
 def test_every_recipe_has_a_taste_that_a_laptop_can_run():
     """A taste keeps the method and shrinks what takes time: parameters times inputs in all."""
     for name in recipe_names():
