@@ -55,15 +55,11 @@ def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -
 
 def _costs(args: Namespace) -> Sequence[Mapping[str, Any]]:
     """Look the costs up if they are those of a recipe as it stands, else count."""
-    from mimonets.recipes.costs import known_costs
+    from mimonets.recipes.costs import count_costs, known_costs
 
     as_it_stands = not (args.set or args.active_streams or args.imports)
     if as_it_stands and not Path(args.model).is_dir():
         found = known_costs(args.model)
         if found is not None:
             return found
-    from mimonets.evaluation import count_modes
-    from mimonets.evaluation.report import cost_dict
-    from mimonets.recipes import model_config
-
-    return cost_dict(count_modes(model_config(args.model, args.set), args.active_streams))
+    return count_costs(args.model, args.set, args.active_streams)

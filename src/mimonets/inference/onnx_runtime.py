@@ -55,10 +55,10 @@ class OnnxRuntimeBackend:
         def run_in_pieces(inputs: Array, mask: Array | None) -> Array:
             if len(inputs) <= size:
                 return run(inputs, mask)
-            starts = range(0, len(inputs), size)
-            masks = [None if mask is None else mask[start : start + size] for start in starts]
-            pieces = zip(starts, masks, strict=True)
-            return np.concatenate([run(inputs[s : s + size], part) for s, part in pieces])
+            pieces = [slice(start, start + size) for start in range(0, len(inputs), size)]
+            return np.concatenate(
+                [run(inputs[rows], None if mask is None else mask[rows]) for rows in pieces]
+            )
 
         return run_in_pieces if self.share_weights else run
 

@@ -6,6 +6,7 @@ recipe that changes is counted anew. ``make costs`` writes the file; a slow test
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,15 @@ def settings_digest(recipe: str) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
-def count_costs(recipe: str) -> Rows:
-    """Count what a recipe's network costs in its usual modes."""
+def count_costs(
+    recipe_or_folder: str, overrides: Sequence[str] = (), modes: Iterable[int | None] | None = None
+) -> Rows:
+    """Count what a network costs, by default in its usual modes."""
     from mimonets.evaluation import count_modes
     from mimonets.evaluation.report import cost_dict
     from mimonets.recipes.loader import model_config
 
-    return cost_dict(count_modes(model_config(recipe)))
+    return cost_dict(count_modes(model_config(recipe_or_folder, overrides), modes))
 
 
 def write_costs(path: Path) -> None:

@@ -11,7 +11,17 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from mimonets.serving.batcher import RefusedError
-from mimonets.serving.infer import FAULT, App, explain, find_tenant, read_body, write_error
+from mimonets.serving.infer import (
+    FAULT,
+    JSON_TYPE,
+    App,
+    Headers,
+    by_name,
+    explain,
+    find_tenant,
+    read_body,
+    write_error,
+)
 from mimonets.serving.infer import infer as answer_question
 from mimonets.serving.protocol import describe
 from mimonets.serving.server import Server, Version
@@ -92,24 +102,23 @@ def answer(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 def authorise(request: Request, server: Server) -> Tenant:
     """Find the tenant of a request by its key."""
-    given = dict(reversed(request.headers.raw))
+    given = by_name(request.headers.raw)
     return find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
 
 
 async def read_request(request: Request, server: Server) -> bytes:
     """Read the body of a request, within the server's limits."""
-    return await read_body(request.receive, dict(request.headers.raw), server.settings)
+    return await read_body(request.receive, by_name(request.headers.raw), server.settings)
+
+
+def _response(status: int, headers: Headers, body: bytes) -> Response:
+    return Response(body, status, {name.decode(): value.decode() for name, value in headers})
 
 
 def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, problem: Any) -> Response:
         status, headers = explain(problem)
-        return Response(
-            write_error(problem),
-            status,
-            {name.decode(): value.decode() for name, value in headers},
-            media_type="application/json",
-        )
+        return _response(status, [JSON_TYPE, *headers], write_error(problem))
 
     app.add_exception_handler(RequestError, refused)
     app.add_exception_handler(RefusedError, refused)
@@ -193,10 +202,9 @@ def _add_models(app: FastAPI, server: Server) -> None:
     @app.post("/v2/models/{name}/versions/{number}/infer", openapi_extra=TENSOR_BODY)
     async def infer(request: Request, name: str, number: str | None = None) -> Response:
         # App answers first; this is for the schema, and where the app is mounted elsewhere.
-        status, headers, body = await answer_question(
-            server, request.headers.raw, request.receive, name, number
+        return _response(
+            *await answer_question(server, request.headers.raw, request.receive, name, number)
         )
-        return Response(body, status, {key.decode(): value.decode() for key, value in headers})
 
     @app.post("/v2/repository/index")
     async def index(request: Request) -> Response:

@@ -147,9 +147,9 @@ class Batcher:
         if ticket.is_done:
             return []
         ticket.error, ticket.is_done = error, True  # the loop may look in between
+        if ticket.lane is not None and isinstance(error, TimeoutError):
+            ticket.lane.policy.broke()
         for lane in self.lanes:
-            if lane is ticket.lane and isinstance(error, TimeoutError):
-                lane.policy.broke()
             kept = [item for item in lane.queue if item.owner is not ticket]
             for item in lane.queue:
                 if item.owner is ticket:

@@ -108,7 +108,7 @@ async def infer(
     server: Server, raw_headers: Headers, receive: Receive, name: str, number: str | None
 ) -> tuple[int, Headers, bytes]:
     """Answer one inference request: status, headers and body."""
-    given = dict(reversed(raw_headers))  # of several with one name, the first counts
+    given = by_name(raw_headers)
     try:
         tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
         found = server.find(name, number)
@@ -134,6 +134,15 @@ async def infer(
     if cut is None:
         return 200, [JSON_TYPE], content
     return 200, [BINARY_TYPE, (b"inference-header-content-length", b"%d" % cut)], content
+
+
+def by_name(headers: Headers) -> dict[bytes, bytes]:
+    """Make headers known by their names; of several with one name, the first counts.
+
+    >>> by_name([(b"host", b"here"), (b"host", b"there")])
+    {b'host': b'here'}
+    """
+    return dict(reversed(headers))
 
 
 def explain(problem: RequestError | RefusedError) -> tuple[int, Headers]:
