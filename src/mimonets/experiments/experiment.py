@@ -23,6 +23,7 @@ class RunOptions:
     only: str = ""  # train only those runs whose name contains this
     train: bool = True  # False: report what has been trained so far
     scale: float = 1.0  # train for this fraction of the epochs and steps
+    compile: bool = False  # train through torch.compile
     tell: Callable[[str], object] = field(default=lambda line: None)
 
 

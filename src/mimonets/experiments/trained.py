@@ -62,7 +62,8 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
         options.tell(f"training {_label(trial, seed)}")
         try:
             teacher = teacher_settings(trial, seed, options.runs)
-            run_recipe(trial.load(seed, (*data, *teacher)), folder, resume=True)
+            faster = ("train.compile=true",) if options.compile else ()
+            run_recipe(trial.load(seed, (*data, *teacher, *faster)), folder, resume=True)
         except TrainingDivergedError as error:
             write_text(folder / "diverged.json", json.dumps({"reason": str(error)}) + "\n")
             options.tell(f"diverged {_label(trial, seed)}: {error}")

@@ -18,6 +18,7 @@ FREE = frozenset(
         "data.dir",
         "data.download",
         "train.threads",
+        "train.compile",
         "train.accelerator",
         "train.checkpoint_every",
         "train.checkpoint_seconds",

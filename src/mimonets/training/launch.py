@@ -1,5 +1,8 @@
 """Before the first step: processes and devices, and whether model, data and config fit."""
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -133,6 +136,11 @@ def check_fit(
             "keep=best chooses a model by validation data, and there is none: hold some out "
             "(data.validation=5000), or set train.keep=last."
         )
+    if config.compile and shutil.which(compiler := cpp_compiler()) is None:
+        problems.append(
+            f"compile=true needs a C++ compiler, and {compiler} is not installed: install it, "
+            f"name yours in the environment variable CXX, or set train.compile=false."
+        )
     world_size = config.devices * config.num_nodes
     if len(batches) < world_size:
         problems.append(
@@ -142,6 +150,12 @@ def check_fit(
     if problems:
         raise ValueError("Training cannot start. " + " ".join(problems))
     config.mode_shares(streams)
+
+
+def cpp_compiler() -> str:
+    """Name the compiler that ``torch.compile`` runs."""
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    return os.environ.get("CXX", usual)
 
 
 def check_batch(data: tuple[Tensor, ...], model: Any, config: TrainConfig, *, last: bool) -> None:

@@ -32,12 +32,14 @@ class TrainState:
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights
-        if config.channels_last and fabric.device.type == "cuda":
+        if config.channels_last and (fabric.device.type == "cuda" or config.compile):
             model.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(model, config)
         self.scheduler = make_scheduler(optimizer, config, self.total_steps)
-        # The same model behind Fabric's device, precision and communication.
-        self.network, self.optimizer = fabric.setup(model, optimizer)
+        # The same model behind Fabric's device, precision and communication. Batches have two
+        # sizes, the usual one and an epoch's last: each is compiled by itself.
+        network = torch.compile(model, dynamic=False) if config.compile else model
+        self.network, self.optimizer = fabric.setup(network, optimizer)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.filter = GradientFilter(config)
         self.statistics = Statistics(model)
