@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mimonets._figure import new_axes, new_figure, save_figure
@@ -31,40 +32,100 @@ def draw_against_macs(record: Record, path: Path) -> Path:
     rows = [row for row in record["rows"] if "ours" in row]
     draw_named_points(axes, rows, "macs", unit=1e6)
     axes.set_xlabel("MMAC per input")
-    _finish(axes, record)
+    axes.set_title(record["title"], fontsize=10)
     return save_figure(figure, path)
 
 
 def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
     """Draw accuracy against ``x`` on a logarithmic scale, one line per group, rows named."""
     _draw_groups(axes, rows, x, unit)
-    heights = [row["ours"] for row in rows]
-    close = 0.12 * (max(heights) - min(heights))
-    for row in rows:
-        crowded = any(  # by a point below it, whose name goes below
-            0 < row["ours"] - other["ours"] < close and 0.8 < other[x] / row[x] < 1.25
-            for other in rows
-        )
-        axes.annotate(
-            row["what"],
-            (row[x] / unit, row["ours"]),
-            xytext=(6, 5 if crowded else -10),
-            textcoords="offset points",
-            fontsize=7,
-            color="dimgray",
-            bbox=BEHIND_TEXT,
-        )
-    axes.set_xscale("log")
-    low, high = (pick(row[x] for row in rows) / unit for pick in (min, max))
-    low, high = low / 1.2, high * 2.1
+    columns = columns_of(rows, x)
+    low, high = columns[0][0][x] / unit, columns[-1][-1][x] / unit
+    left, right = _share_of_names(columns[0]), _share_of_names(columns[-1])
+    left = left if len(columns) > 1 else 0.1
+    width = max(math.log(high / low) / (1 - left - right), 1.0)  # of the axis, names included
+    low, high = low * math.exp(-left * width), high * math.exp(right * width)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low > 4 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     ticks = [step * 10.0**power for power in powers for step in steps]
+    axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlim(low, high)
     axes.set_ylabel("test accuracy, %")
     axes.grid(alpha=0.3)
+    _write_names(axes, columns, _colours(rows), x, unit)
+
+
+def _share_of_names(column: list[Any]) -> float:
+    """Estimate how much of the width of the axes the longest name takes, in small print."""
+    return 0.04 + 0.0075 * min(48, max(len(row["what"]) for row in column))
+
+
+def _write_names(
+    axes: Any, columns: list[list[Any]], colours: dict[str, str], x: str, unit: float
+) -> None:
+    """Name every point; a column's names stand beside it, the first one's where no lines run."""
+    low, high = axes.get_xlim()
+    apart = (high / low) ** 0.02
+    bottom, top = axes.get_ylim()
+    line = 0.032 * (top - bottom)  # what a line of small print takes
+    for column in columns:
+        left = column is columns[0] and len(columns) > 1
+        beside = column[0][x] / apart if left else column[-1][x] * apart
+        column = sorted(column, key=lambda row: row["ours"])
+        heights = spread_out([row["ours"] for row in column], line)
+        for row, height in zip(column, heights, strict=True):
+            axes.annotate(
+                row["what"],
+                (row[x] / unit, row["ours"]),
+                xytext=(beside / unit, height),
+                ha="right" if left else "left",
+                va="center",
+                fontsize=7,
+                color="dimgray",
+                bbox=BEHIND_TEXT,
+                arrowprops={
+                    "arrowstyle": "-",
+                    "color": colours[row.get("group", "")],
+                    "linewidth": 0.6,
+                    "alpha": 0.6,
+                },
+            )
+        bottom, top = min(bottom, heights[0] - line), max(top, heights[-1] + line)
+    axes.set_ylim(bottom, top)
+
+
+def columns_of(rows: Sequence[dict[str, Any]], x: str, near: float = 1.8) -> list[list[Any]]:
+    """Sort rows by ``x``, and part them where one is not near the first of its column.
+
+    >>> [len(column) for column in columns_of([{"x": 2.0}, {"x": 1.0}, {"x": 1.2}], "x")]
+    [2, 1]
+    """
+    columns: list[list[Any]] = []
+    for row in sorted(rows, key=lambda row: row[x]):
+        if columns and row[x] < near * columns[-1][0][x]:
+            columns[-1].append(row)
+        else:
+            columns.append([row])
+    return columns
+
+
+def spread_out(heights: Sequence[float], gap: float) -> list[float]:
+    """Move sorted heights apart, each as little as possible, until neighbours are ``gap`` apart.
+
+    Least squares: blocks of neighbours that touch move as one, to the mean of their wishes.
+
+    >>> spread_out([0.0, 1.0, 1.0, 9.0], 2.0)
+    [-1.333..., 0.666..., 2.666..., 9.0]
+    """
+    blocks: list[list[float]] = []  # wishes of those who touch, each less its place in the line
+    for place, height in enumerate(heights):
+        blocks.append([height - place * gap])
+        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    starts = [fmean(block) for block in blocks for _ in block]
+    return [start + place * gap for place, start in enumerate(starts)]
 
 
 def draw_bars(record: Record, path: Path) -> Path:

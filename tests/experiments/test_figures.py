@@ -1,0 +1,30 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mimonets.experiments.figures import columns_of, spread_out
+
+heights = st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted)
+
+
+@given(heights, st.floats(0, 10))
+def test_names_are_a_line_apart_in_order_and_around_their_points(wanted, gap):
+    placed = spread_out(wanted, gap)
+    assert all(upper - lower >= gap - 1e-9 for lower, upper in pairwise(placed))
+    assert sum(placed) == pytest.approx(sum(wanted), abs=1e-6)
+
+
+@given(heights)
+def test_names_with_room_stay_where_their_points_are(wanted):
+    apart = [height + 5 * place for place, height in enumerate(wanted)]
+    assert spread_out(apart, 5.0) == pytest.approx(apart)
+
+
+@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=20))
+def test_every_point_is_in_one_column_near_its_first(places):
+    columns = columns_of([{"x": place} for place in places], "x", near=1.3)
+    assert sorted(row["x"] for column in columns for row in column) == sorted(places)
+    assert all(row["x"] < 1.3 * column[0]["x"] for column in columns for row in column)
+    assert all(right[0]["x"] >= 1.3 * left[0]["x"] for left, right in pairwise(columns))
