@@ -35,11 +35,11 @@ demo: $(VENV)/installed-demo
 	@echo "==> mimonets demo"
 	@$(BIN)/mimonets demo $(DEMO_ARGS)
 
-# One worker per core, one thread each: tiny models gain nothing from more.
 serve: $(VENV)/installed-demo,serve
 	@echo "==> mimonets serve, with its page and the digits network that ships with the package"
 	@$(BIN)/mimonets serve --demo $(SERVE_ARGS)
 
+# One worker per core, one thread each: tiny models gain nothing from more.
 test: $(VENV)/installed-test
 	@echo "==> running the tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
