@@ -280,7 +280,9 @@ def report(pieces: str, networks: str, folder: str) -> None:
 
     place = Path(pieces)
     paths = sorted(place.glob("*-*-*.json"), key=lambda path: (path.name < "ours", path.name))
-    found = [json.loads(path.read_text()) for path in paths]  # those of our own set first
+    found = [  # those of our own set first
+        {"set": path.name.partition("-")[0], **json.loads(path.read_text())} for path in paths
+    ]
     capacity = json.loads((place / "capacity.json").read_text())["slow_capacity"]
     modes = read_manifest(Path(networks) / "gears").modes
     accuracies = {mode.active_streams: mode.accuracy["float32"] for mode in modes}

@@ -31,6 +31,8 @@ def draw(record: dict, path: Path) -> Path:
     pieces: dict[tuple[str, str], list[dict]] = {}
     for piece in sorted(record["pieces"], key=lambda piece: piece["load"]):
         for row in piece["rows"]:
+            if row["contender"] == "policy" and piece["set"] == "others":
+                continue  # beside Ray's own processes, which take a part of a core
             rows = pieces.setdefault((piece["workload"], row["contender"]), [])
             rows.append({"load": piece["load"], **row})
     shown = {

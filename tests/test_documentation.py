@@ -46,7 +46,7 @@ def test_every_command_of_the_readme_runs_in_order(tmp_path):
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTEST_ADDOPTS": "--collect-only -q tests/test_rooms.py",  # the tests do not run themselves
+        "PYTEST_ADDOPTS": "--collect-only -q tests/test_rooms.py",  # no test runs itself
         "DEMO_ARGS": f"--epochs 1 --out {tmp_path}/demo",
         "MAKEFLAGS": "",
     }

@@ -2,6 +2,7 @@
 
 import json
 import math
+from statistics import fmean, stdev
 
 import pytest
 
@@ -55,30 +56,53 @@ def cascade_table():
     return table(["run again", "accuracy", "passes per input"], lines, left=0)
 
 
-def real_table(measured=None):
-    names = {
-        "policy": "**by load**",
-        "fixed 1": "always 1",
-        "fixed 2": "always 2",
-        "fixed 3": "always 3",
-        "fixed 4": "always 4",
-        "big/small": "big/small",
-        "LitServe, 1 active": "LitServe, 1",
-        "LitServe, 4 active": "LitServe, 4",
-        "Ray Serve, 1 active": "Ray Serve, 1",
-        "Ray Serve, 4 active": "Ray Serve, 4",
-    }
+NAMES = {
+    "policy": "**by load**",
+    "fixed 1": "always 1",
+    "fixed 2": "always 2",
+    "fixed 3": "always 3",
+    "fixed 4": "always 4",
+    "big/small": "big/small",
+    "LitServe, 1 active": "LitServe, 1",
+    "LitServe, 4 active": "LitServe, 4",
+    "Ray Serve, 1 active": "Ray Serve, 1",
+    "Ray Serve, 4 active": "Ray Serve, 4",
+}
+
+
+def real_table(others=False):
+    """Compare the servers that stood side by side: our own rules, or other software."""
+    title = {"azure-llm-2023-code": "code", "azure-llm-2023-conv": "conv"}
     found = {}
-    for piece in (measured or result("serving-real"))["pieces"]:
-        title = {"azure-llm-2023-code": "code", "azure-llm-2023-conv": "conv"}
-        place = (piece["workload"], piece["load"])
-        name = f"{title.get(place[0], place[0])}, {place[1]:.2g}"
-        for row in piece["rows"]:
-            found.setdefault(name, {}).setdefault(row["contender"], []).append(row)
+    for piece in result("serving-real")["pieces"]:
+        if (piece["set"] == "others") == others:
+            name = f"{title.get(piece['workload'], piece['workload'])}, {piece['load']:g}"
+            for row in piece["rows"]:
+                found.setdefault(name, {}).setdefault(row["contender"], []).append(row)
     order = sorted(found, key=lambda name: (not name.startswith("poisson"), name))
-    shown = [name for name in names if any(name in cells for cells in found.values())]
+    shown = [name for name in NAMES if any(name in cells for cells in found.values())]
     lines = [[name, *(mean_cell(found[name].get(one, [])) for one in shown)] for name in order]
-    return table(["arrivals, load", *(names[one] for one in shown)], lines)
+    return table(["arrivals, load", *(NAMES[one] for one in shown)], lines)
+
+
+def others_table():
+    return real_table(others=True)
+
+
+def pair_table():
+    """By load beside always 4, run by run with the same arrivals."""
+    pairs = {}
+    for piece in result("serving-real")["pieces"]:
+        good = {row["contender"]: 100 * row["right_in_time"] for row in piece["rows"]}
+        if piece["workload"] == "poisson" and "fixed 4" in good:
+            pairs.setdefault(piece["load"], []).append((good["policy"], good["fixed 4"]))
+    lines = []
+    for load, runs in sorted(pairs.items()):
+        ahead = [ours - fixed for ours, fixed in runs]
+        error = f" ± {stdev(ahead) / len(runs) ** 0.5:.2f}" if len(runs) > 1 else ""
+        means = [f"{fmean(side):.2f}" for side in zip(*runs, strict=True)]
+        lines.append([f"{load:g}", str(len(runs)), *means, f"{fmean(ahead):+.2f}{error}"])
+    return table(["load", "runs", "**by load**", "always 4", "difference"], lines, left=0)
 
 
 def mean_cell(rows):
@@ -92,7 +116,6 @@ def mean_cell(rows):
 def soak_sentence():
     record = result("serving-soak")
     soak = record["soak"]
-    before = record["before"]["soak"]
     late = sum(chunk["p99"] > record["slo"] for chunk in soak["chunks"])
     refused = 1000 * max(chunk["refused_p50"] for chunk in soak["chunks"])
     return (
@@ -104,12 +127,7 @@ def soak_sentence():
         f"{soak['memory_mb'][-1]:.0f} MB at the end; p99 of the answers "
         f"{1000 * soak['p99_median_chunk']:.0f} ms\n(over 250 ms in {late} of "
         f"{len(soak['chunks'])} pieces of {soak['chunks'][0]['seconds']:.0f} s), "
-        f"refusals within {refused:.0f} ms (median).\n"
-        f"For {before['minutes']:.0f} minutes an earlier version was soaked, on a busier machine "
-        f"and without the reserve: {before['offered']:,} requests,\n{before['lost']} lost, "
-        f"{before['status']['504']} late, {before['wrong_of_slow']} wrong; memory "
-        f"{before['memory_mb'][9]:.0f} MB after three minutes and "
-        f"{before['memory_mb'][-1]:.0f} MB at the end."
+        f"refusals within {refused:.0f} ms (median)."
     )
 
 
@@ -162,6 +180,8 @@ def ray_sentences():
         isolation_table,
         cascade_table,
         real_table,
+        others_table,
+        pair_table,
         soak_sentence,
         overhead_table,
         ray_sentences,
