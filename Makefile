@@ -1,9 +1,10 @@
 # Every target sets up its own .venv from nothing, says what it does, and does it.
-#   make serve  train the demo's network, and serve it with a page at http://127.0.0.1:8000
+#   make serve  serve the digits network that ships, with a page at http://127.0.0.1:8000
 #   make demo   see it work            make test   the test suite (make test-slow: the long checks)
 #   make bench  measure                make lint   format, lint and type checks (make format: repair)
 #   make docs   build the documentation into site/   make wheel   build and try what users install
 #   make lock   rewrite constraints.txt from what is installed   make costs   count the recipes' networks anew
+#   make tables write the tables of README and docs anew from results/
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,10 +15,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 export OMP_WAIT_POLICY := PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-slow lint format bench docs wheel minimal costs lock clean
+.PHONY: help demo serve test test-slow lint format bench docs tables wheel minimal costs lock clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,7p'
 
 $(BIN)/python:
 	@echo "==> making $(VENV) with $(PYTHON)"
@@ -84,6 +85,10 @@ docs: $(VENV)/installed-docs
 # What `mimonets cost` shows of our recipes, counted anew.
 costs: $(VENV)/installed-demo
 	@$(BIN)/python -m mimonets.recipes.costs
+
+# The tables of README and docs, from the files in results/.
+tables: $(VENV)/installed-test
+	@cd tests && ../$(BIN)/python write_tables.py
 
 # A wheel and an sdist, then the wheel in an environment of its own: the library, its data files, the command.
 wheel: $(VENV)/installed-lint

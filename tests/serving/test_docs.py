@@ -173,20 +173,20 @@ def ray_sentences():
     )
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        policy_table,
-        isolation_table,
-        cascade_table,
-        real_table,
-        others_table,
-        pair_table,
-        soak_sentence,
-        overhead_table,
-        ray_sentences,
-    ],
-)
+MEASURED = [
+    policy_table,
+    isolation_table,
+    cascade_table,
+    real_table,
+    others_table,
+    pair_table,
+    soak_sentence,
+    overhead_table,
+    ray_sentences,
+]
+
+
+@pytest.mark.parametrize("make", MEASURED)
 def test_the_page_shows_what_was_measured(make):
     assert make() in PAGE.read_text()
 
