@@ -132,6 +132,16 @@ def test_a_network_with_modes_that_are_not_trained_teaches_itself(tmp_path):
     assert result.skipped == 0
 
 
+def test_the_slow_mode_that_teaches_learns_from_the_labels_alone(tmp_path):
+    weights = []
+    for number, teacher in enumerate((None, "slow")):
+        student = tiny_conv()
+        config = tiny_config(teacher=teacher, modes={1: 1.0})
+        train(student, TinyBatches(), config, run_dir=tmp_path / str(number))
+        weights.append(student)
+    assert same_weights(*weights)
+
+
 def is_norm(module):
     return isinstance(module, StreamBatchNorm2d)
 

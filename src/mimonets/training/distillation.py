@@ -57,6 +57,13 @@ class Teacher:
                     f"module: set train.distill_features=0."
                 )
 
+    def teaches(self, active_streams: int) -> bool:
+        """Whether it has anything to say to this mode: the slow mode cannot learn from itself.
+
+        Its own answers, as it gives them so far, would only hold it where it is.
+        """
+        return self.network is not self.student or active_streams > 1
+
     def answer(self, batch: Batch) -> Lesson:
         """Answer a batch: logits, and what the classifier made them of.
 

@@ -120,7 +120,9 @@ def prepare(fabric: Any, data: tuple[Tensor, ...], plan: StepPlan, *, even: bool
 def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tensor]:
     """Run the network forwards and backwards, in parts; returns mean loss and right answers."""
     fabric, config = state.fabric, state.config
-    teacher = None if plan.warm_up == "retrieval" else state.teacher
+    teacher = state.teacher
+    if plan.warm_up == "retrieval" or (teacher and not teacher.teaches(plan.active_streams)):
+        teacher = None
     pieces = batch.split(config.accumulate, plan.active_streams)
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
