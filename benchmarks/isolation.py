@@ -1,6 +1,6 @@
 """Measure how a hostile neighbour changes answers, and what a cascade would bring.
 
-mimonets demo; python benchmarks/isolation.py runs/demo/digits-writers-tiles-dynamic
+mimonets demo; python benchmarks/isolation.py runs/demo/digits-writers-tiles-late
 """
 
 import json

@@ -30,7 +30,7 @@ def run(args: Namespace) -> None:
     from mimonets.experiments.demo import run_demo
     from mimonets.recipes import load_recipe
 
-    recipes = [load_recipe(f"digits-writers-{name}") for name in ("tiles-dynamic", "wideresnet")]
+    recipes = [load_recipe(f"digits-writers-{name}") for name in ("tiles-late", "wideresnet")]
     if args.epochs:
         recipes = [replace(r, train=replace(r.train, epochs=args.epochs)) for r in recipes]
     record = run_demo(recipes, Path(args.out), make_console(quiet=args.json))
