@@ -51,6 +51,7 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[
     record = {
         "environment": environment(),
         "recipes": [recipe.as_dict() for recipe in recipes],
+        "teacher": {dynamic.name: plain.name},
         "rows": [vars(row) for row in rows],
     }
     write_text(folder / "demo.json", json.dumps(record, indent=2) + "\n")
