@@ -137,7 +137,7 @@ def test_the_papers_drops_at_the_scale_of_a_cpu_are_those_of_its_deep_networks()
         assert recipes[drop.above] == f"lra-{task}-cpu-performer"
         expected = printed[f"{network}, deep, {task}"] - printed[f"performer, deep, {task}"]
         assert drop.paper == pytest.approx(expected, abs=1e-9)
-    assert len(plan.differences) == 9
+    assert len(plan.differences) == 11
 
 
 def test_networks_of_a_task_get_the_same_budget_and_size():
