@@ -3,6 +3,19 @@
 import torch
 from torch import nn
 
+from mimonets import MIMOConv, MIMOConvConfig
+
+
+def small(**settings):
+    """Describe a MIMOConv with four streams, or what else the settings say."""
+    usual = {"depth": 10, "width": 1, "initial_width": 1, "num_classes": 5, "num_streams": 4}
+    return MIMOConvConfig(**(usual | settings))
+
+
+def lived_in(config):
+    """Make a MIMOConv whose statistics differ between modes, as those of a trained one do."""
+    return randomise(MIMOConv(config))
+
 
 def randomise(model):
     """Give batch norms statistics that differ by mode, as training does."""

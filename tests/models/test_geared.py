@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +15,7 @@ from mimonets.evaluation import count_macs
 from mimonets.models import MultipleInput
 from mimonets.training import train
 from mimonets.training.step import plan_step
+from small_networks import randomise
 from training.tiny import TinyBatches, tiny_config
 
 
@@ -56,12 +56,7 @@ def plain_part(model, fraction):
 
 
 def lived_in(config):
-    model = GearedWideResNet(config)
-    for norm in model.modules():
-        if isinstance(norm, nn.BatchNorm2d):
-            nn.init.uniform_(norm.running_mean, -0.3, 0.3)
-            nn.init.uniform_(norm.running_var, 0.7, 1.3)
-    return model.eval()
+    return randomise(GearedWideResNet(config))
 
 
 def test_a_width_is_the_network_of_the_first_feature_maps():

@@ -3,34 +3,11 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from mimonets import MIMOConv, MIMOConvConfig, recalibrate
+from mimonets import MIMOConv, recalibrate
 from mimonets.layers import StreamBatchNorm, running
 from mimonets.vsa import similarity
 from oracles import mimoconv_by_hand
-
-
-def small(**settings):
-    return MIMOConvConfig(
-        **{
-            "depth": 10,
-            "width": 1,
-            "initial_width": 1,
-            "num_classes": 5,
-            "num_streams": 4,
-            **settings,
-        }
-    )
-
-
-def lived_in(config):
-    """Make a model whose statistics differ between modes, as those of a trained one do."""
-    model = MIMOConv(config)
-    for module in model.modules():
-        if isinstance(module, StreamBatchNorm):
-            nn.init.uniform_(module.running_mean, -0.3, 0.3)
-            nn.init.uniform_(module.running_var, 0.7, 1.3)
-            module.batches_seen.fill_(1)
-    return model.eval()
+from small_networks import lived_in, small
 
 
 @pytest.mark.parametrize("active", [1, 2, 3])

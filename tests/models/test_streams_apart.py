@@ -6,10 +6,17 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from mimonets import MIMOConv, MIMOConvConfig, WideResNet, WideResNetConfig, load, save
+from mimonets import MIMOConv, WideResNet, WideResNetConfig, load, save
 from mimonets.evaluation import count_macs
-from mimonets.layers import StreamBatchNorm, running
+from mimonets.layers import running
 from mimonets.layers.tiles import squarest_grid
+from small_networks import lived_in
+from small_networks import small as small_conv
+
+
+def small(**settings):
+    return small_conv(**({"image_size": 16} | settings))
+
 
 APART = [
     {"binding": "tiles", "stem_stride": 2},
@@ -19,31 +26,6 @@ APART = [
     {"binding": "tied"},
     {"binding": "tied", "views": "shifts", "bind_after_stage": 1, "pool": 2},
 ]
-
-
-def small(**settings):
-    return MIMOConvConfig(
-        **{
-            "depth": 10,
-            "width": 1,
-            "initial_width": 1,
-            "num_classes": 5,
-            "num_streams": 4,
-            "image_size": 16,
-            **settings,
-        }
-    )
-
-
-def lived_in(config):
-    """Make a model whose statistics differ between modes, as those of a trained one do."""
-    model = MIMOConv(config)
-    for module in model.modules():
-        if isinstance(module, StreamBatchNorm):
-            nn.init.uniform_(module.running_mean, -0.3, 0.3)
-            nn.init.uniform_(module.running_var, 0.7, 1.3)
-            module.batches_seen.fill_(1)
-    return model.eval()
 
 
 def run(blocks, x, active):
