@@ -6,6 +6,7 @@ import pytest
 
 import mimonets as mn
 from mimonets.cli.main import main
+from mimonets.training import TrainingInterrupted
 
 
 def run(capsys, *arguments):
@@ -194,6 +195,24 @@ def test_ctrl_c_is_no_traceback(capsys, monkeypatch):
     code, _, err = run(capsys, "recipes")
     assert code == 130
     assert err == "mimonets: stopped\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        (["train", "digits-wideresnet"], "--resume resumes it."),
+        (["demo"], "The same command resumes it."),
+    ],
+)
+def test_stopped_training_says_how_this_command_resumes(command, how, capsys, monkeypatch):
+    def interrupt(args):
+        raise TrainingInterrupted(3, 8, "runs/here")
+
+    monkeypatch.setattr(f"mimonets.cli.{command[0]}.run", interrupt)
+    code, _, err = run(capsys, *command)
+    assert code == 130
+    saved = "Stopped after step 3 of 8; everything is saved in runs/here."
+    assert err == f"mimonets: stopped: {saved} {how}\n"
 
 
 SMALL = ["train.epochs=1", "train.batch_size=8", "model.width=1", "model.initial_width=1"]

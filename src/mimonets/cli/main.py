@@ -77,8 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"mimonets {args.command}: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stop:  # training says what it saved and how to resume
-        print(f"mimonets: stopped{f': {stop}' if str(stop) else ''}", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        how = "--resume resumes it." if args.command == "train" else "The same command resumes it."
+        saved = getattr(stop, "saved", None)  # training says what it saved
+        print(f"mimonets: stopped{f': {saved} {how}' if saved else ''}", file=sys.stderr)
         return 130
     return 0
 

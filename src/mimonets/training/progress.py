@@ -16,10 +16,8 @@ class TrainingInterrupted(KeyboardInterrupt):
     def __init__(self, step: int, total_steps: int, folder: str) -> None:
         self.step = step
         self.folder = folder
-        super().__init__(
-            f"Stopped after step {step} of {total_steps}; everything is saved in {folder}. "
-            f"Resume it with resume=True (--resume)."
-        )
+        self.saved = f"Stopped after step {step} of {total_steps}; everything is saved in {folder}."
+        super().__init__(f"{self.saved} Resume it with resume=True.")
 
 
 class StopRequest:
