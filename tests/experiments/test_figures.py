@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mimonets.experiments.figures import columns_of, spread_out
+from mimonets.experiments.figures import DRAWINGS, columns_of, spread_out
 
 heights = st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted)
 
@@ -28,3 +28,10 @@ def test_every_point_is_in_one_column_near_its_first(places):
     assert sorted(row["x"] for column in columns for row in column) == sorted(places)
     assert all(row["x"] < 1.3 * column[0]["x"] for column in columns for row in column)
     assert all(right[0]["x"] >= 1.3 * left[0]["x"] for left, right in pairwise(columns))
+
+
+@pytest.mark.parametrize("axis", DRAWINGS)
+def test_a_plan_of_which_nothing_was_run_is_drawn_empty(axis, tmp_path):
+    row = {"what": "a network", "group": "", "streams": 2, "macs": 1e6, "unit": "%"}
+    record = {"title": "nothing yet", "rows": [row]}
+    assert DRAWINGS[axis](record, tmp_path / "plot.png").stat().st_size > 0

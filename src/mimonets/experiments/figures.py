@@ -38,6 +38,8 @@ def draw_against_macs(record: Record, path: Path) -> Path:
 
 def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
     """Draw accuracy against ``x`` on a logarithmic scale, one line per group, rows named."""
+    if not rows:
+        return  # nothing has been run yet
     _draw_groups(axes, rows, x, unit)
     columns = columns_of(rows, x)
     low, high = columns[0][0][x] / unit, columns[-1][-1][x] / unit
