@@ -98,10 +98,10 @@ def _write_names(
     axes.set_ylim(bottom, top)
 
 
-def columns_of(rows: Sequence[dict[str, Any]], x: str, near: float = 1.8) -> list[list[Any]]:
+def columns_of(rows: Sequence[dict[str, Any]], x: str, near: float = 2.0) -> list[list[Any]]:
     """Sort rows by ``x``, and part them where one is not near the first of its column.
 
-    >>> [len(column) for column in columns_of([{"x": 2.0}, {"x": 1.0}, {"x": 1.2}], "x")]
+    >>> [len(column) for column in columns_of([{"x": 2.4}, {"x": 1.0}, {"x": 1.2}], "x")]
     [2, 1]
     """
     columns: list[list[Any]] = []
