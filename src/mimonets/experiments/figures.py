@@ -254,4 +254,4 @@ def _finish(axes: Any, record: Record) -> None:
     axes.figure.suptitle(record["title"], fontsize=10)
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, fontsize=8)
