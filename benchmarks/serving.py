@@ -155,7 +155,7 @@ def run_piece(
     """Send one load to every server, one after the other."""
     samples = Samples.read(networks / "samples.npz")
     schedule = arrivals(workload, load, number, capacity)
-    rows = []
+    rows = {}
     order = list(servers) if number % 2 == 0 else list(servers)[::-1]  # nobody is always first
     for name in order:
         url, session = servers[name]
@@ -166,11 +166,11 @@ def run_piece(
         row = {"contender": name, **result.summary(), **Usage.now(session).since(before)}
         if workload != "poisson":
             row["timeline"] = timeline(result)
-        rows.append(row)
+        rows[name] = row
         print(f"{workload} {load} {name}: {row['right_in_time']:.4f}", flush=True)
         time.sleep(0.5)  # what is still under way
-    rows.sort(key=lambda row: list(servers).index(row["contender"]))
-    return {"workload": workload, "load": load, "round": number, "rows": rows}
+    found = [rows[name] for name in servers]
+    return {"workload": workload, "load": load, "round": number, "rows": found}
 
 
 def wait_until_ready(url: str, session: int) -> None:

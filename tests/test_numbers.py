@@ -30,6 +30,15 @@ def test_make_tables_writes_the_tables_of_a_page_anew(page):
     assert rewrite(old, made) == text
 
 
+def test_tables_are_found_though_one_before_them_shrinks():
+    def table(name, *rows):
+        return "\n".join([f"| {name} |", "| --- |", *(f"| {row} |" for row in rows)])
+
+    page = [table("x", 1), table("x", *range(99)), table("y", 1), table("y", 2)]
+    x, xx, y, yy = table("x", 7), table("x", 8), table("y", 9), table("y", 0)
+    assert rewrite("\n\n".join(page), [x, y, xx, yy]) == "\n\n".join([x, xx, y, yy])
+
+
 def test_the_prose_of_the_results_states_no_number_of_its_own():
     """What was measured stands in tables that are made from results/; the rest is words."""
     text = (ROOT / "docs/results.md").read_text()

@@ -4,6 +4,8 @@ A page's tables are found by their header line; several with the same header sta
 the list of pages. Numbers in sentences are for people to edit: the tests say which are out of date.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 
 from numbers_in_docs import PLACES, ROOT
@@ -24,18 +26,19 @@ def rewrite(text: str, made: Iterable[str]) -> str:
     <BLANKLINE>
     End
     """
-    after: dict[str, int] = {}  # where the last table with this header ends
+    written: Counter[str] = Counter()  # tables by their header
     for table in made:
         header, _, rest = table.partition("\n")
         if not rest.startswith("| -"):
             continue  # a sentence, or rows of a larger table
-        start = text.find(header + "\n| -", after.get(header, 0))
-        if start < 0:
+        starts = [found.start() for found in re.finditer(re.escape(header + "\n| -"), text)]
+        if len(starts) == written[header]:
             raise ValueError(f"No table with the header {header}: write it by hand first.")
+        start = starts[written[header]]
         end = text.find("\n\n", start)
         end = len(text.rstrip("\n")) if end < 0 else end
         text = text[:start] + table + text[end:]
-        after[header] = start + len(table)
+        written[header] += 1
     return text
 
 

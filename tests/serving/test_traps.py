@@ -287,28 +287,29 @@ def test_8_reload_leaves_no_gap_and_no_request_unanswered():
         server = make_server(models={"digits": loader}, tenants=ADMIN)
         async with client_of(server) as client:
             client.headers["x-api-key"] = "plain-plain-plain-"
-            versions, stop = [], False
+            answered = [[] for _ in range(4)]  # versions that each of four clients met
 
-            async def keep_asking():
-                while not stop:
+            async def keep_asking(versions):
+                while versions.count("2") < 5:
                     response = await client.post(INFER, json=tensor(images(2)))
                     assert response.status_code == 200
                     assert label(response) == [2]
                     versions.append(response.json()["model_version"])
 
-            askers = [asyncio.create_task(keep_asking()) for _ in range(4)]
-            await asyncio.sleep(0.05)
-            forbidden = await client.post("/v2/repository/models/digits/load")
-            assert forbidden.status_code == 403
-            response = await client.post(
-                "/v2/repository/models/digits/load", headers={"x-api-key": "admin-admin-admin-"}
-            )
-            assert response.json() == {"name": "digits", "version": "2"}
-            await asyncio.sleep(0.05)
-            stop = True
-            await asyncio.gather(*askers)
-            assert versions == sorted(versions), "nobody goes back to the old version"
-            assert set(versions) == {"1", "2"}
+            async with asyncio.TaskGroup() as group:
+                for versions in answered:
+                    group.create_task(keep_asking(versions))
+                while not all(answered):
+                    await asyncio.sleep(0.001)
+                forbidden = await client.post("/v2/repository/models/digits/load")
+                assert forbidden.status_code == 403
+                response = await client.post(
+                    "/v2/repository/models/digits/load",
+                    headers={"x-api-key": "admin-admin-admin-"},
+                )
+                assert response.json() == {"name": "digits", "version": "2"}
+            for versions in answered:
+                assert versions == sorted(versions), "nobody goes back to the old version"
             assert len(server.batcher.lanes) == 1, "the old queue is gone"
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -42,7 +42,7 @@ class App(FastAPI):
         model = None
         if scope["type"] == "http":
             if not self._is_ours(scope):
-                body = orjson.dumps({"error": f"This server answers to {self._is_ours}."})
+                body = write_error(f"This server answers to {self._is_ours}.")
                 await _reply(send, 421, [JSON_TYPE], body)
                 return
             if scope["method"] == "POST" and not scope.get("root_path"):
@@ -54,7 +54,7 @@ class App(FastAPI):
             found = await infer(self._server, scope["headers"], receive, *model)
         except Exception:
             log.exception("an inference request failed")
-            found = 500, [JSON_TYPE], orjson.dumps({"error": FAULT})
+            found = 500, [JSON_TYPE], write_error(FAULT)
         await _reply(send, *found)
 
 
@@ -156,7 +156,7 @@ def explain(problem: RequestError | RefusedError) -> tuple[int, Headers]:
     return problem.status, []
 
 
-def write_error(problem: Exception) -> bytes:
+def write_error(problem: object) -> bytes:
     """Write ``{"error": "..."}``."""
     return orjson.dumps({"error": str(problem)})
 
