@@ -260,6 +260,15 @@ def test_writers_of_digits_are_kept_apart():
     everything = load_data(DataConfig(name="digits-writers", validation=0))
     assert (len(everything.train), everything.validation) == (1500, None)
     assert np.array_equal(everything.test.images, data.test.images)
+    for fold in range(6):
+        parts = load_data(DataConfig(name="digits-writers", validation=7, fold=fold))
+        assert [len(parts.train) + 7, len(parts.test)] == ([1497, 300] if fold < 5 else [1500, 297])
+        assert np.array_equal(parts.test.labels, sklearn.target[300 * fold :][:300])
+        others = np.concatenate([parts.train.labels, parts.validation.labels])
+        tested = slice(300 * fold, 300 * fold + 300)
+        assert np.array_equal(others, np.delete(sklearn.target, tested))
+    with pytest.raises(ValueError, match="fold=6 is not there: choose from 0 to 5"):
+        load_data(DataConfig(name="digits-writers", fold=6)).read()
     with pytest.raises(ValueError, match="validation=1500 leaves nothing of 1500 digits"):
         load_data(DataConfig(name="digits-writers", validation=1500)).read()
 

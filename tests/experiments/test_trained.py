@@ -130,6 +130,9 @@ def test_an_average_needs_all_of_its_trials():
     assert found.verdict == "reproduced"
     assert average_row(average, [*rows, row("net, three", None, None)]).verdict == "not run"
     assert average_row(average, []).verdict == "not run"
+    fast = Average(title="fast", over="net, *, 4 active")
+    rows = [row("net, one, 4 active", 50.0, 1.0), row("net, one, 1 active", 90.0, 1.0)]
+    assert average_row(fast, rows).ours == 50.0
 
 
 def test_a_difference_needs_both_of_its_trials():

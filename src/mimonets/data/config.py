@@ -23,6 +23,7 @@ class DataConfig(Config):
     dir: str | None = None  # where the original files are, or are put; for folder and npz the data
     download: bool = True  # fetch missing files from the data's official home
     validation: int | None = whole(None, least=0)  # held out of training; None: as the source does
+    fold: int | None = whole(None, least=0)  # digits-writers: which 300 to test on; None: the last
     limit: int | None = whole(None)  # at most so many items per split, drawn by the seed
     seed: int = whole(0, least=0)  # decides what is held out, limited and generated
     # Images

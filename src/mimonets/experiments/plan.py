@@ -4,9 +4,9 @@ A file in ``plans/`` is one experiment; a new file is found by itself. Its ``tri
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
 number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
 the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
-on damaged images and on those foreign ones. ``averages`` are over all trials whose titles begin
-with ``over``; ``differences`` are the points by which the trial titled ``of`` lies above the one
-titled ``from``.
+on damaged images and on those foreign ones. ``averages`` are over all rows whose titles begin
+with ``over``, where * stands for anything; ``differences`` are the points by which the row titled
+``of``, a trial or an average, lies above the one titled ``from``.
 """
 
 from collections.abc import Mapping
@@ -112,14 +112,14 @@ class Average:
     """The mean over several trials, as in the last column of the paper's table 2."""
 
     title: str
-    over: str  # how the titles of the trials begin
+    over: str  # how the titles of its rows begin; * stands for anything
     paper: Value | None = None
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How many points one trial lies above another: a drop is below 0."""
+    """How many points one row lies above another: a drop is below 0."""
 
     title: str
     of: str  # titles of the two

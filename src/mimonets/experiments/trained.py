@@ -2,6 +2,7 @@
 
 import json
 import math
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,8 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
 def plan_rows(plan: Plan, runs: list[Record]) -> list[Row]:
     """Compare every trial with the paper, the averages over trials and their differences."""
     rows = [row for trial in plan.trials for row in trial_rows(trial, runs)]
-    return [
-        *rows,
-        *(average_row(average, rows) for average in plan.averages),
-        *(difference_row(difference, rows) for difference in plan.differences),
-    ]
+    rows += [average_row(average, rows) for average in plan.averages]
+    return rows + [difference_row(difference, rows) for difference in plan.differences]
 
 
 def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
@@ -183,7 +181,7 @@ def row_titles(trial: Trial) -> dict[int, str]:
 
 def average_row(average: Average, rows: list[Row]) -> Row:
     """Average over trials as the paper does: the mean of their means and of their deviations."""
-    parts = [row for row in rows if row.what.startswith(average.over)]
+    parts = [row for row in rows if fnmatchcase(row.what, f"{average.over}*")]
     means = [row.ours for row in parts if row.ours is not None]
     deviations = [row.deviation for row in parts if row.deviation is not None]
     complete = bool(parts) and len(means) == len(parts)
@@ -200,7 +198,7 @@ def average_row(average: Average, rows: list[Row]) -> Row:
 
 
 def difference_row(difference: Difference, rows: list[Row]) -> Row:
-    r"""Subtract the means of two trials; their spreads, over independent seeds, add as squares.
+    r"""Subtract the means of two rows; their spreads, over independent seeds, add as squares.
 
     .. math:: d = \bar a - \bar b, \qquad s_d = \sqrt{s_a^2 + s_b^2}
     """

@@ -11,6 +11,7 @@ from mimonets.data.dataset import DIGITS, DataSet
 from mimonets.data.sets import ImageSet, Splits, hold_out
 
 TEST = 297  # of 1,797
+FOLD = 300  # digits-writers: digits per part that can be the test set; the last has 297
 VALIDATION = 300  # of digits-writers, unless its config says otherwise
 
 
@@ -30,23 +31,30 @@ def load_digits_writers(config: DataConfig) -> Splits[ImageSet]:
     """Load the same digits, with other writers in every split.
 
     The digits come writer by writer, about 138 of each. The last 297 are the test set, and the
-    last ``validation`` of the 1,500 before them are the validation set, so that settings are
-    chosen by what they do for writers that were not trained on. One writer may have digits on both
-    sides of a cut.
+    last ``validation`` of the others are the validation set, so that settings are chosen by what
+    they do for writers that were not trained on. One writer may have digits on both sides of a
+    cut. With ``fold`` another 300 are the test set, counted from the first digit, so that a network
+    can be judged by all digits in turn; ``fold=5`` is the last 297 again.
     """
     everything = _read()
-    count = VALIDATION if config.validation is None else config.validation
-    first = len(everything) - TEST - count
-    if first < 1:
-        raise ValueError(
-            f"validation={count} leaves nothing of {len(everything) - TEST} digits to train on: "
-            f"choose a smaller number."
-        )
     order = torch.arange(len(everything))
+    folds = order.split(FOLD)
+    fold = len(folds) - 1 if config.fold is None else config.fold
+    if fold >= len(folds):
+        raise ValueError(f"fold={fold} is not there: choose from 0 to {len(folds) - 1}.")
+    test = folds[fold]
+    rest = order[(order < test[0]) | (order > test[-1])]
+    count = VALIDATION if config.validation is None else config.validation
+    if count >= len(rest):
+        raise ValueError(
+            f"validation={count} leaves nothing of {len(rest)} digits to train on: choose a "
+            f"smaller number."
+        )
+    train, validation = rest.tensor_split([len(rest) - count])
     return Splits(
-        everything.subset(order[:first]),
-        everything.subset(order[first:-TEST]) if count else None,
-        everything.subset(order[-TEST:]),
+        everything.subset(train),
+        everything.subset(validation) if count else None,
+        everything.subset(test),
     )
 
 
@@ -67,4 +75,9 @@ DIGITS_8X8 = DataSet(
     licence="CC BY 4.0",
 )
 
-DIGITS_WRITERS = replace(DIGITS_8X8, name="digits-writers", load=load_digits_writers)
+DIGITS_WRITERS = replace(
+    DIGITS_8X8,
+    name="digits-writers",
+    load=load_digits_writers,
+    takes=frozenset({"validation", "fold"}),
+)
