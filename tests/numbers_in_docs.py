@@ -457,6 +457,26 @@ def measured_rows(name):
     return table(["network", "inputs per pass", "MMAC/input", "test accuracy, %", "seeds"], rows)
 
 
+def demo_parts_table():
+    """The demo's networks on four parts of the digits, and the points between them."""
+    found = {row["what"]: row for row in result("demo-seeds")["rows"]}
+    parts = ["digits 1-300", "digits 301-600", "digits 601-900", "digits 1501-1797", "all four"]
+    rows = [
+        [
+            name,
+            *(written(found[f"{title}, {part}{mode}"], "ours", "deviation") for part in parts),
+            written(found.get(f"{name} - WideResNet", {}), "ours", "deviation"),
+        ]
+        for name, title, mode in (
+            ("WideResNet", "WideResNet", ""),
+            ("slow mode", "MIMOConv in late tiles", ", 1 active"),
+            ("normal mode", "MIMOConv in late tiles", ", 2 active"),
+            ("fast mode", "MIMOConv in late tiles", ", 4 active"),
+        )
+    ]
+    return table(["test accuracy, %", *parts, "beside WideResNet"], rows)
+
+
 def gears_table():
     """One set of weights in two gears, and the pair: speed, memory, and accuracy where trained."""
     trained = result("gears")["rows"] if (ROOT / "results" / "gears.json").is_file() else []
@@ -548,7 +568,7 @@ PLACES = {
         lambda: experiment_table("lra-cpu"),
         cost_differences,
         demo_table,
-        lambda: measured_rows("demo-seeds"),
+        demo_parts_table,
     ],
     "docs/speed.md": [
         engines_table,

@@ -130,8 +130,11 @@ def spread_out(heights: Sequence[float], gap: float) -> list[float]:
     return [start + place * gap for place, start in enumerate(starts)]
 
 
-def draw_bars(record: Record, path: Path) -> Path:
-    """Draw one bar per row, with its spread over the seeds, and the paper's value as a cross."""
+def draw_dots(record: Record, path: Path) -> Path:
+    """Draw one dot per row, with its spread over the seeds, and the paper's value as a cross.
+
+    The axis spans what was found, so that differences of a point can be seen.
+    """
     rows = [row for row in record["rows"] if row["unit"] == "%"]
     rows = [row for row in rows if "ours" in row] or rows
     figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
@@ -139,19 +142,18 @@ def draw_bars(record: Record, path: Path) -> Path:
     colours = _colours(rows)
     for place, row in enumerate(rows):
         colour = colours[row.get("group", "")]
-        axes.barh(place, row.get("ours", 0.0), color=colour, alpha=0.75)
-        if "deviation" in row:
-            spread = [[side] for side in _within_percent(row["ours"], row["deviation"])]
-            axes.errorbar(row["ours"], place, xerr=spread, color="dimgray", capsize=3)
+        if "ours" in row:
+            spread = _within_percent(row["ours"], row.get("deviation", 0.0))
+            sides = [[side] for side in spread]
+            axes.errorbar(row["ours"], place, xerr=sides, fmt="o", color=colour, capsize=3)
         if "paper" in row:
             axes.plot(row["paper"], place, **PAPER_STYLE)
     axes.set_yticks(places, [row["what"] for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(0, 103)
     crosses = " (cross: the paper's)" if any("paper" in row for row in rows) else ""
     axes.set_xlabel(f"test accuracy, %{crosses}")
-    axes.figure.suptitle(record["title"], fontsize=10)  # over names and bars: it has room there
-    axes.grid(axis="x", alpha=0.3)
+    axes.figure.suptitle(record["title"], fontsize=10)  # over names and dots: it has room there
+    axes.grid(alpha=0.3)
     return save_figure(figure, path)
 
 
@@ -196,7 +198,7 @@ def draw_uncertainty(record: Record, path: Path) -> Path:
 DRAWINGS = {
     "streams": draw_against_streams,
     "macs": draw_against_macs,
-    "trials": draw_bars,
+    "trials": draw_dots,
     "uncertainty": draw_uncertainty,
 }
 

@@ -192,6 +192,7 @@ def average_row(average: Average, rows: list[Row]) -> Row:
         seeds=min((row.seeds or 0 for row in parts), default=0),
         paper=average.paper or (None, None),
         scaled_down=any(row.scaled_down for row in parts),
+        our_recipe=any(row.our_recipe for row in parts),
         diverged=sum(row.diverged for row in parts),
         note=average.note,
     )
