@@ -1,4 +1,4 @@
-"""Measure examples/own_network.py over three seeds: a plain CNN with four digits per pass.
+"""Measure examples/own_network.py over three seeds: a CNN with four digits per pass, three ways.
 
 Writes superpose-digits.json into the folder that is named, or runs/results:
 python benchmarks/superpose_digits.py [FOLDER] [EPOCHS]
@@ -11,12 +11,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
+from own_network import FOUR, NETWORKS
 from own_network import main as run
 
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
 
 SEEDS = (0, 1, 2)
+APART = {
+    "CNN in tiles": (64, {**FOUR, "binding": "tiles", "unbind_before": "pool"}),
+    "CNN in tied lanes": (64, {**FOUR, "binding": "tied"}),
+}
 
 
 def main(folder: str = "runs/results", epochs: str = "40") -> None:
@@ -24,7 +29,7 @@ def main(folder: str = "runs/results", epochs: str = "40") -> None:
     place = environment()
     found: dict[tuple[str, int, float], list[float]] = {}
     for seed in SEEDS:
-        for name, active, accuracy, macs in run(int(epochs), seed):
+        for name, active, accuracy, macs in run(int(epochs), seed, NETWORKS | APART):
             found.setdefault((name, active, macs), []).append(accuracy)
     rows = [
         {

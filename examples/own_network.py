@@ -27,19 +27,24 @@ class CNN(nn.Sequential):
         self.head = nn.Linear(maps, 10)
 
 
-def main(epochs: int = 40, seed: int = 0) -> list[tuple[str, int, float, float]]:
+FOUR = {"num_streams": 4, "bind_after": "stem", "unbind_before": "head"}
+NETWORKS = {  # feature maps, and how several digits share a pass
+    "CNN": (64, {"num_streams": 1}),
+    "CNN in superposition": (64, FOUR),
+    "CNN with 36 maps": (36, {"num_streams": 1}),  # about the cost of the one before
+}
+
+
+def main(epochs: int = 40, seed: int = 0, networks=NETWORKS) -> list[tuple[str, int, float, float]]:
     """Train it with one and four digits per pass, and a smaller one of about the same cost."""
     torch.manual_seed(seed)
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
     data = TensorDataset(images, torch.tensor(digits.target))
     training, test = torch.utils.data.random_split(data, [1500, 297])
-
-    where = {"bind_after": "stem", "unbind_before": "head"}
     models = {
-        "CNN": mn.superpose(CNN(), num_streams=1, example=images[:1]),
-        "CNN in superposition": mn.superpose(CNN(), num_streams=4, **where, example=images[:1]),
-        "CNN with 36 maps": mn.superpose(CNN(36), num_streams=1, example=images[:1]),
+        name: mn.superpose(CNN(maps), example=images[:1], **settings)
+        for name, (maps, settings) in networks.items()
     }
     config = TrainConfig(  # every fifth batch runs with one digit per pass
         **{"epochs": epochs, "batch_size": 64, "per_stream": False, "fast_share": 0.8},

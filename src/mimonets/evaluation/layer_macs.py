@@ -16,7 +16,7 @@ from mimonets.layers import (
     ShiftedReLU,
     StreamBatchNorm2d,
     StreamUnbinding,
-    TiedConv2d,
+    TiedLayer,
 )
 from mimonets.models.baselines.datamux_former import GaussianMultiplexing
 from mimonets.models.baselines.geared import GearConv2d, GearLinear
@@ -74,7 +74,7 @@ def _(layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], output: Tensor) 
 
 
 @layer_macs.register
-def _(layer: TiedConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+def _(layer: TiedLayer, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
     return Macs(output.numel() * layer.lanes * layer.own[0].numel())  # dense over all lanes
 
 

@@ -22,7 +22,7 @@ from mimonets.layers.stream_norm import (
     running_mode,
     untrained_modes,
 )
-from mimonets.layers.tied import Lanes, TiedConv2d
+from mimonets.layers.tied import Lanes, TiedConv2d, TiedLayer, TiedLinear
 from mimonets.layers.tiles import (
     ShrunkTiles,
     SlowName,
@@ -51,6 +51,8 @@ __all__ = [
     "StreamBatchNorm2d",
     "StreamUnbinding",
     "TiedConv2d",
+    "TiedLayer",
+    "TiedLinear",
     "Tiles",
     "ViewName",
     "each_alone",

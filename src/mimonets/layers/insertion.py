@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mimonets.layers.position_binding import PositionBinding
 from mimonets.layers.stream_norm import running_mode
 from mimonets.layers.tiles import ShrunkTiles
+from mimonets.layers.tying import EnterLanes, LeaveLanes
 from mimonets.layers.unbinding import StreamUnbinding
 
 # b inputs   g groups   a active inputs   d features
@@ -23,10 +24,13 @@ class BindAfter(nn.Module):
 
     Args:
         module: the last one that sees every input by itself.
-        binding: of feature maps (b, d, h, w) or token features (b, t, d); tiles of maps only.
+        binding: of feature maps (b, d, h, w) or token features (b, t, d); tiles and lanes of maps
+            only. With lanes there are N in a group, side by side in the batch: b -> g s.
     """
 
-    def __init__(self, module: nn.Module, binding: PositionBinding | ShrunkTiles) -> None:
+    def __init__(
+        self, module: nn.Module, binding: PositionBinding | ShrunkTiles | EnterLanes
+    ) -> None:
         super().__init__()
         self.module = module
         self.binding = binding
@@ -72,25 +76,25 @@ class UnbindBefore(nn.Module):
 
 
 class CutBefore(nn.Module):
-    """Cut a canvas of tiles up, then run a module input by input: g -> b.
+    """Take tiles of a canvas, or lanes, apart, then run a module input by input: g -> b.
 
     Args:
-        module: the first one that sees every input by itself again, on feature maps.
-        tiles: what filled the canvas.
+        module: the first one that sees every input by itself again; behind tiles on feature maps.
+        places: what cuts the streams of a group apart.
     """
 
-    def __init__(self, module: nn.Module, tiles: ShrunkTiles) -> None:
+    def __init__(self, module: nn.Module, places: ShrunkTiles | LeaveLanes) -> None:
         super().__init__()
-        self.unbinding = tiles
+        self.unbinding = places
         self.module = module
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> Any:
         """Call the module as it was called before."""
         return self.module(change_features(x, self.cut), *inputs, **options)
 
-    def cut(self, canvas: Tensor) -> Tensor:
-        """Take the inputs apart: (g, d, h, w) -> (b, d, h', w')."""
-        return self.unbinding.cut(canvas, running_mode(self.unbinding.num_streams)).flatten(0, 1)
+    def cut(self, x: Tensor) -> Tensor:
+        """Take the inputs apart: (g, d, h, w) -> (b, d, h', w'); out of lanes also (b, d)."""
+        return self.unbinding.cut(x, running_mode(self.unbinding.num_streams)).flatten(0, 1)
 
 
 class FoldMask(nn.Module):

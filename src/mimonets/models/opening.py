@@ -25,6 +25,7 @@ from mimonets.layers.insertion import (
     features_in,
     with_identity_start,
 )
+from mimonets.layers.tying import EnterLanes, LeaveLanes
 from mimonets.models.trial import Trial, find_module, replace_module, try_pass
 from mimonets.vsa import bipolar_keys, gaussian_keys, matrix_keys
 
@@ -103,6 +104,9 @@ def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator
     if config.binding == "tiles":
         _insert_tiles(network, config, (bound, entering), (unbound, leaving))
         return
+    if config.binding == "tied":
+        _insert_lanes(network, config, (bound, entering), (unbound, leaving), generator)
+        return
     options: dict[str, Any] = {"dtype": entering.dtype}
     binding = _make_binding(config, entering.shape[feature_axis(entering)], generator)
     replace_module(network, config.bind_after, BindAfter(bound, binding.to(**options)))
@@ -155,6 +159,36 @@ def _insert_tiles(
             )
     replace_module(network, config.bind_after, BindAfter(bound[0], tiles))
     replace_module(network, config.unbind_before, CutBefore(unbound[0], tiles))
+
+
+def _insert_lanes(
+    network: nn.Module,
+    config: Any,
+    bound: tuple[nn.Module, Tensor],
+    unbound: tuple[nn.Module, Tensor],
+    generator: Generator | None,
+) -> None:
+    """Put lanes between two modules, if their features divide into as many."""
+    for name, verb, features, fits in (
+        (config.bind_after, "gives", bound[1], (4,)),
+        (config.unbind_before, "takes", unbound[1], (2, 4)),
+    ):
+        if features.ndim not in fits:
+            raise ValueError(
+                f"binding='tied' makes lanes of feature maps (b, d, h, w), and {name!r} {verb} "
+                f"{tuple(features.shape)}: name modules that see maps, or the classifier that "
+                f"sees (b, d), or choose another binding."
+            )
+        if features.shape[1] % config.num_streams:
+            raise ValueError(
+                f"{name!r} {verb} {features.shape[1]} features, which do not divide into "
+                f"{config.num_streams} lanes: choose another module, or another num_streams."
+            )
+    options: dict[str, Any] = {"dtype": bound[1].dtype}
+    enter = EnterLanes(bound[1].shape[1], config.num_streams, generator).to(**options)
+    leave = LeaveLanes(unbound[1].shape[1], config.num_streams, generator).to(**options)
+    replace_module(network, config.bind_after, BindAfter(bound[0], enter))
+    replace_module(network, config.unbind_before, CutBefore(unbound[0], leave))
 
 
 def _features(value: Any, name: str, verb: str, least: int) -> Tensor:

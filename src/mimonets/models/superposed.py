@@ -15,6 +15,7 @@ from mimonets._inputs import InputSpec
 from mimonets._messages import first_line
 from mimonets.layers import PositionBinding, StreamBatchNorm, running
 from mimonets.layers.insertion import BindAfter
+from mimonets.layers.tying import tie
 from mimonets.models.builders import build
 from mimonets.models.hub import OnHub
 from mimonets.models.opening import (
@@ -194,7 +195,8 @@ def superpose(
     """Let a network take several inputs per pass.
 
     ``network`` is changed in place: its weights stay the same parameters, two of its modules get
-    wrappers, and the batch norms between them statistics per mode. With ``num_streams=1`` and no
+    wrappers, and the batch norms between them statistics per mode. (With ``binding="tied"`` layers
+    between them are replaced by tied ones, to be trained anew.) With ``num_streams=1`` and no
     modules named, nothing is put in: the network itself, to be trained, measured and saved like
     the others, as a baseline.
 
@@ -254,11 +256,13 @@ def superpose(
     if config.alone:
         return Superposed(network, config, {}, inputs[:1])
     parts = parts_of(network, plain, config)
-    for name, part in parts.items():
-        module = dict(network.named_modules()).get(name)
-        if part == "trunk" and module is not None and not any(module.children()):
-            replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
     insert(network, config, inputs, generator)
+    for name in [name for name, part in parts.items() if part == "trunk"]:
+        module = dict(network.named_modules()).get(name)
+        if module is not None and config.binding == "tied":
+            module = tie(module, config.num_streams, name)
+        if module is not None and not any(module.children()):
+            replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
     model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
     check_boundary(model, inputs)
     return model

@@ -8,13 +8,14 @@ from mimonets._config import Config, is_whole
 from mimonets._messages import did_you_mean, short
 from mimonets.models.builders import builder_problems
 
-BindingName = Literal["hrr", "hadamard", "matrix", "tiles"]
+BindingName = Literal["hrr", "hadamard", "matrix", "tiles", "tied"]
 UnbindingName = Literal["matrix", "classifier"]
 BINDINGS: dict[BindingName, str] = {  # as a model card calls them
     "hrr": "circular convolution with a key per stream",
     "hadamard": "a key of signs per stream",
     "matrix": "a matrix per stream",
     "tiles": "laying them side by side as tiles",
+    "tied": "giving each a lane of the features, with weights tied between lanes",
 }
 
 
@@ -25,8 +26,9 @@ class SuperposedConfig(Config):
     num_streams: int = 2  # inputs per superposition
     bind_after: str = ""  # the last module that sees every input by itself
     unbind_before: str = ""  # the first one that does so again
-    binding: BindingName = "hrr"  # circular convolution, sign keys, a matrix per stream, or tiles
-    unbinding: UnbindingName | None = None  # per stream; None: a matrix, but tiles are cut apart
+    # Circular convolution, sign keys, a matrix per stream; tiles, or lanes of a tied trunk
+    binding: BindingName = "hrr"
+    unbinding: UnbindingName | None = None  # per stream; None: a matrix; no keys: taken apart
     identity_start: bool = False  # matrices start near the identity, for pretrained networks
     unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
     trainable_keys: bool = True
@@ -46,11 +48,12 @@ class SuperposedConfig(Config):
         for name in ("bind_after", "unbind_before"):
             if not isinstance(getattr(self, name), str):
                 found.append(f"{name}={short(getattr(self, name))} must be the name of a module.")
-        if self.binding == "tiles":
+        if self.binding in ("tiles", "tied"):
             given = {"unbinding": self.unbinding, "identity_start": self.identity_start}
             given["unbinding_relu"] = self.unbinding_relu
             found += [
-                f"{name}={value!r} is for keys, and binding='tiles' has none: leave it out."
+                f"{name}={value!r} is for keys, and binding={self.binding!r} has none: leave it "
+                f"out."
                 for name, value in given.items()
                 if value
             ]

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding, TiedConv2d
+from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding, TiedLayer
 from mimonets.models.sequence import Embedding
 from mimonets.training.config import TrainConfig
 
@@ -37,7 +37,7 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not config.decay_all:
         without.update(parameter for parameter in trained if parameter.ndim < 2)
-    lanes = [m.cross for m in model.modules() if isinstance(m, TiedConv2d)]
+    lanes = [m.cross for m in model.modules() if isinstance(m, TiedLayer)]
     cross = set() if config.cross_decay is None else set(lanes)
     groups = (
         ([p for p in trained if p not in without | cross], config.weight_decay),
