@@ -11,16 +11,27 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-from own_network import FOUR, NETWORKS
+from own_network import CNN, FOUR, NETWORKS
 from own_network import main as run
+from torch import nn
 
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
 
 SEEDS = (0, 1, 2)
+
+
+def smaller_images() -> CNN:
+    """Make the CNN that sees, one by one, what a tile shows: half the height and width."""
+    network = CNN()
+    network.stem.append(nn.AvgPool2d(2))
+    return network
+
+
 APART = {
-    "CNN in tiles": (64, {**FOUR, "binding": "tiles", "unbind_before": "pool"}),
-    "CNN in tied lanes": (64, {**FOUR, "binding": "tied"}),
+    "CNN in tiles": (CNN, {**FOUR, "binding": "tiles", "unbind_before": "pool"}),
+    "CNN in tied lanes": (CNN, {**FOUR, "binding": "tied"}),
+    "CNN on maps of half the size": (smaller_images, {"num_streams": 1}),
 }
 
 

@@ -6,7 +6,7 @@ import tempfile
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import mimonets as mn
 from mimonets.evaluation import count_macs
@@ -28,10 +28,10 @@ class CNN(nn.Sequential):
 
 
 FOUR = {"num_streams": 4, "bind_after": "stem", "unbind_before": "head"}
-NETWORKS = {  # feature maps, and how several digits share a pass
-    "CNN": (64, {"num_streams": 1}),
-    "CNN in superposition": (64, FOUR),
-    "CNN with 36 maps": (36, {"num_streams": 1}),  # about the cost of the one before
+NETWORKS = {  # what makes it, and how several digits share a pass
+    "CNN": (CNN, {"num_streams": 1}),
+    "CNN in superposition": (CNN, FOUR),
+    "CNN with 36 maps": (lambda: CNN(36), {"num_streams": 1}),  # at the cost of the one before
 }
 
 
@@ -41,10 +41,10 @@ def main(epochs: int = 40, seed: int = 0, networks=NETWORKS) -> list[tuple[str, 
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
     data = TensorDataset(images, torch.tensor(digits.target))
-    training, test = torch.utils.data.random_split(data, [1500, 297])
+    training, test = random_split(data, [1500, 297])
     models = {
-        name: mn.superpose(CNN(maps), example=images[:1], **settings)
-        for name, (maps, settings) in networks.items()
+        name: mn.superpose(make(), example=images[:1], **settings)
+        for name, (make, settings) in networks.items()
     }
     config = TrainConfig(  # every fifth batch runs with one digit per pass
         **{"epochs": epochs, "batch_size": 64, "per_stream": False, "fast_share": 0.8},
