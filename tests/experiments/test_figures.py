@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mimonets.experiments.figures import DRAWINGS, columns_of, spread_out
+from mimonets._figure import new_axes
+from mimonets.experiments.figures import DRAWINGS, columns_of, draw_named_points, spread_out
 
 heights = st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted)
 
@@ -28,6 +29,22 @@ def test_every_point_is_in_one_column_near_its_first(places):
     assert sorted(row["x"] for column in columns for row in column) == sorted(places)
     assert all(row["x"] < 1.3 * column[0]["x"] for column in columns for row in column)
     assert all(right[0]["x"] >= 1.3 * left[0]["x"] for left, right in pairwise(columns))
+
+
+def test_no_name_lies_on_a_point():
+    points = [(7.7, 95.1), (8.5, 99.5), (15.9, 94.1), (19.0, 99.5), (27.1, 99.5), (38.4, 99.4)]
+    points += [(52.7, 99.3), (55.6, 99.1), (76.5, 99.2)]
+    rows = [{"what": f"network at {x}, {y}", "x": x, "ours": y} for x, y in points]
+    figure, axes = new_axes(width=7.6, height=5.0)
+    draw_named_points(axes, rows, "x")
+    figure.canvas.draw()
+    for text in axes.texts:
+        text.arrow_patch = text.arrowprops = None  # the thin line to its point
+    names = [text.get_window_extent() for text in axes.texts]
+    assert len(names) == len(rows)
+    for row in rows:
+        spot = axes.transData.transform((row["x"], row["ours"]))
+        assert not any(name.contains(*spot) for name in names), row
 
 
 @pytest.mark.parametrize("axis", DRAWINGS)

@@ -11,6 +11,7 @@ from mimonets._figure import new_axes, new_figure, save_figure
 from mimonets.experiments.experiment import Record
 
 BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+LINE = 0.032  # of the height of the axes, that a line of small print takes
 PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
 
 
@@ -41,12 +42,13 @@ def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: f
     if not rows:
         return  # nothing has been run yet
     _draw_groups(axes, rows, x, unit)
-    columns = columns_of(rows, x)
-    low, high = columns[0][0][x] / unit, columns[-1][-1][x] / unit
-    left, right = _share_of_names(columns[0]), _share_of_names(columns[-1])
-    left = left if len(columns) > 1 else 0.1
-    width = max(math.log(high / low) / (1 - left - right), 1.0)  # of the axis, names included
-    low, high = low * math.exp(-left * width), high * math.exp(right * width)
+    for near in (2.0, 3.0, 4.0, math.inf):  # wider columns until no name lies on a point
+        columns = columns_of(rows, x, near)
+        limits = _room_for_names(columns, x)
+        places = _places(columns, x, limits, axes.get_ylim())
+        if not _cover_points(columns, x, limits, places, axes.get_ylim()):
+            break
+    low, high = limits[0] / unit, limits[1] / unit
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low > 4 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     ticks = [step * 10.0**power for power in powers for step in steps]
@@ -56,7 +58,16 @@ def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: f
     axes.set_xlim(low, high)
     axes.set_ylabel("test accuracy, %")
     axes.grid(alpha=0.3)
-    _write_names(axes, columns, _colours(rows), x, unit)
+    _write_names(axes, columns, places, _colours(rows), x, unit)
+
+
+def _room_for_names(columns: list[list[Any]], x: str) -> tuple[float, float]:
+    """Find the ends of an axis that has room for the names left and right of all points."""
+    low, high = columns[0][0][x], columns[-1][-1][x]
+    left, right = _share_of_names(columns[0]), _share_of_names(columns[-1])
+    left = left if len(columns) > 1 else 0.1
+    width = max(math.log(high / low) / (1 - left - right), 1.0)  # of the axis, names included
+    return low * math.exp(-left * width), high * math.exp(right * width)
 
 
 def _share_of_names(column: list[Any]) -> float:
@@ -64,19 +75,57 @@ def _share_of_names(column: list[Any]) -> float:
     return 0.04 + 0.0075 * min(48, max(len(row["what"]) for row in column))
 
 
-def _write_names(
-    axes: Any, columns: list[list[Any]], colours: dict[str, str], x: str, unit: float
-) -> None:
-    """Name every point; a column's names stand beside it, the first one's where no lines run."""
-    low, high = axes.get_xlim()
-    apart = (high / low) ** 0.02
-    bottom, top = axes.get_ylim()
-    line = 0.032 * (top - bottom)  # what a line of small print takes
+def _places(
+    columns: list[list[Any]], x: str, limits: tuple[float, float], heights: tuple[float, float]
+) -> list[tuple[float, list[float]]]:
+    """Find where a column's names stand: beside it, the first one's where no lines run.
+
+    Sorts every column by accuracy.
+    """
+    apart = (limits[1] / limits[0]) ** 0.02
+    places = []
     for column in columns:
         left = column is columns[0] and len(columns) > 1
         beside = column[0][x] / apart if left else column[-1][x] * apart
-        column = sorted(column, key=lambda row: row["ours"])
-        heights = spread_out([row["ours"] for row in column], line)
+        column.sort(key=lambda row: row["ours"])
+        line = LINE * (heights[1] - heights[0])
+        places.append((beside, spread_out([row["ours"] for row in column], line)))
+    return places
+
+
+def _cover_points(
+    columns: list[list[Any]],
+    x: str,
+    limits: tuple[float, float],
+    places: list[tuple[float, list[float]]],
+    heights: tuple[float, float],
+) -> bool:
+    """Tell whether a name to the right of its column lies on a point of a later one."""
+    width, line = math.log(limits[1] / limits[0]), LINE * (heights[1] - heights[0])
+    return any(
+        start <= point[x] <= start * math.exp(width * 0.0075 * len(row["what"]))
+        and abs(point["ours"] - height) < line
+        for index, (start, names) in enumerate(places)
+        if index > 0
+        for row, height in zip(columns[index], names, strict=True)
+        for later in columns[index + 1 :]
+        for point in later
+    )
+
+
+def _write_names(
+    axes: Any,
+    columns: list[list[Any]],
+    places: list[tuple[float, list[float]]],
+    colours: dict[str, str],
+    x: str,
+    unit: float,
+) -> None:
+    """Name every point, with a thin line from it to its name."""
+    bottom, top = axes.get_ylim()
+    line = LINE * (top - bottom)
+    for column, (beside, heights) in zip(columns, places, strict=True):
+        left = column is columns[0] and len(columns) > 1
         for row, height in zip(column, heights, strict=True):
             axes.annotate(
                 row["what"],
@@ -89,6 +138,7 @@ def _write_names(
                 bbox=BEHIND_TEXT,
                 arrowprops={
                     "arrowstyle": "-",
+                    "relpos": (1.0 if left else 0.0, 0.5),  # the end of the name that is nearer
                     "color": colours[row.get("group", "")],
                     "linewidth": 0.6,
                     "alpha": 0.6,
