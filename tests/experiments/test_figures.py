@@ -1,4 +1,4 @@
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -45,6 +45,25 @@ def test_no_name_lies_on_a_point():
     for row in rows:
         spot = axes.transData.transform((row["x"], row["ours"]))
         assert not any(name.contains(*spot) for name in names), row
+
+
+def test_variants_share_their_groups_colour_and_a_legend_names_them():
+    rows = [
+        {"what": "", "x": 10.0 + place, "ours": 50.0 + place, "group": group, "variant": variant}
+        for place, (group, variant) in enumerate(product("ab", ("short", "long")))
+    ]
+    figure, axes = new_axes()
+    draw_named_points(axes, rows, "x")
+    lines = [line for line in axes.lines if len(line.get_xdata())]
+    looks = {(line.get_xdata()[0], line.get_color(), line.get_marker()) for line in lines}
+    assert {(10.0, "C0", "o"), (11.0, "C0", "s"), (12.0, "C1", "o"), (13.0, "C1", "s")} <= looks
+    assert not axes.texts
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "a",
+        "b",
+        "short",
+        "long",
+    ]
 
 
 @pytest.mark.parametrize("axis", DRAWINGS)

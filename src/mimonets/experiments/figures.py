@@ -1,5 +1,6 @@
 """Draw what an experiment measured, beside what the paper reports."""
 
+import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -33,32 +34,65 @@ def draw_against_macs(record: Record, path: Path) -> Path:
     rows = [row for row in record["rows"] if "ours" in row]
     draw_named_points(axes, rows, "macs", unit=1e6)
     axes.set_xlabel("MMAC per input")
-    axes.set_title(record["title"], fontsize=10)
+    figure.suptitle(record["title"], fontsize=10)
     return save_figure(figure, path)
 
 
 def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
-    """Draw accuracy against ``x`` on a logarithmic scale, one line per group, rows named."""
+    """Draw accuracy against ``x`` on a logarithmic scale, one line per group.
+
+    Rows are named where they stand. Where groups have variants that is too much to read, and a
+    legend names the colours of the groups and the markers of the variants.
+    """
     if not rows:
         return  # nothing has been run yet
     _draw_groups(axes, rows, x, unit)
+    if any(row.get("variant") for row in rows):
+        _name_lines(axes.figure, rows)
+        low, high = min(row[x] for row in rows) / 1.2, max(row[x] for row in rows) * 1.2
+    else:
+        low, high = _name_points(axes, rows, x, unit)
+    _scale(axes, low / unit, high / unit)
+    axes.set_ylabel("test accuracy, %")
+    axes.grid(alpha=0.3)
+
+
+def _scale(axes: Any, low: float, high: float) -> None:
+    """Make the axis below logarithmic, with ticks at round numbers."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low > 8 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(low, high)
+
+
+def _name_lines(figure: Any, rows: Sequence[dict[str, Any]]) -> None:
+    """Name the colours of groups and the markers of variants, beside the axes."""
+    axes = figure.axes[0]
+    handles = [
+        axes.plot([], [], color=colour, label=group)[0] for group, colour in _colours(rows).items()
+    ]
+    handles += [
+        axes.plot([], [], color="dimgray", linestyle="none", marker=marker, label=variant)[0]
+        for variant, marker in _markers(rows).items()
+    ]
+    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
+
+
+def _name_points(
+    axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float
+) -> tuple[float, float]:
+    """Write every row's name beside its point; returns the ends of an axis with room for them."""
     for near in (2.0, 3.0, 4.0, math.inf):  # wider columns until no name lies on a point
         columns = columns_of(rows, x, near)
         limits = _room_for_names(columns, x)
         places = _places(columns, x, limits, axes.get_ylim())
         if not _cover_points(columns, x, limits, places, axes.get_ylim()):
             break
-    low, high = limits[0] / unit, limits[1] / unit
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low > 4 else (1, 1.5, 2, 3, 4, 5, 6, 8)
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    axes.set_xscale("log")
-    axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
-    axes.set_xticks([], minor=True)
-    axes.set_xlim(low, high)
-    axes.set_ylabel("test accuracy, %")
-    axes.grid(alpha=0.3)
     _write_names(axes, columns, places, _colours(rows), x, unit)
+    return limits
 
 
 def _room_for_names(columns: list[list[Any]], x: str) -> tuple[float, float]:
@@ -254,20 +288,19 @@ DRAWINGS = {
 
 
 def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
-    """Draw ours as one line per group with error bars, the paper's as crosses."""
-    colours = _colours(rows)
-    for group, colour in colours.items():
+    """Draw ours as a line per group and variant with error bars, the paper's as crosses."""
+    colours, markers = _colours(rows), _markers(rows)
+    for group, variant in dict.fromkeys(map(_line_of, rows)):
         points = sorted(
             (row[x] / unit, row["ours"], row.get("deviation", 0.0))
             for row in rows
-            if row.get("group", "") == group and "ours" in row
+            if _line_of(row) == (group, variant) and "ours" in row
         )
         if points:
             at, mean, spread = zip(*points, strict=True)
             sides = zip(*map(_within_percent, mean, spread), strict=True)
-            axes.errorbar(
-                at, mean, yerr=list(sides), color=colour, marker="o", capsize=3, label=group
-            )
+            style = {"color": colours[group], "marker": markers[variant]}
+            axes.errorbar(at, mean, yerr=list(sides), **style, capsize=3, label=group)
     known = {  # where only a recipe of ours stands beside it, its name is not the paper's
         (row[x] / unit, row["paper"]): "" if row.get("our_recipe") else f" {row['what']}"
         for row in sorted(rows, key=lambda row: not row.get("our_recipe", False))
@@ -299,6 +332,15 @@ def _within_percent(mean: float, deviation: float) -> tuple[float, float]:
 def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     groups = dict.fromkeys(row.get("group", "") for row in rows)
     return {group: f"C{index}" for index, group in enumerate(groups)}
+
+
+def _markers(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    variants = dict.fromkeys(row.get("variant", "") for row in rows)
+    return dict(zip(variants, itertools.cycle("osD^v"), strict=False))
+
+
+def _line_of(row: dict[str, Any]) -> tuple[str, str]:
+    return row.get("group", ""), row.get("variant", "")
 
 
 def _finish(axes: Any, record: Record) -> None:

@@ -31,8 +31,8 @@ PLAN_KEYS: Keys = {
 }
 TRIAL_KEYS: Keys = {
     **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
-    **{"group": str, "our_recipe": bool, "scaled_down": bool, "note": str, "teacher": str},
-    **{"foreign": str},
+    **{"group": str, "variant": str, "our_recipe": bool, "scaled_down": bool, "note": str},
+    **{"teacher": str, "foreign": str},
 }
 AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
 DIFFERENCE_KEYS: Keys = {"title": str, "of": str, "from": str, "paper": (int, float)}
@@ -52,6 +52,7 @@ class Trial:
     only_modes: tuple[int, ...] | None = None  # active streams to test; None: all streams busy
     paper: Mapping[int, Value] = field(default_factory=dict)  # by mode
     group: str = ""  # the line it belongs to in a plot
+    variant: str = ""  # of the group: a line of the same colour with another marker
     our_recipe: bool = False  # not the paper's recipe
     scaled_down: bool = False
     note: str = ""
@@ -245,6 +246,7 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
         only_modes=None if modes is None else tuple(modes),
         paper={mode: _value(where, value) for mode, value in papers.items()},
         group=content.get("group", ""),
+        variant=content.get("variant", ""),
         our_recipe=content.get("our_recipe", False),
         scaled_down=content.get("scaled_down", False),
         note=content.get("note", ""),

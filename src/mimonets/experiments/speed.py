@@ -96,5 +96,5 @@ def draw_against_speed(record: Record, speeds: Record, path: Path) -> Path:
     figure, axes = new_axes(width=7.6, height=5.0)
     draw_named_points(axes, rows, "speed")
     axes.set_xlabel("inputs per second, one thread, the best engine for each network")
-    axes.set_title(record["title"], fontsize=10)
+    figure.suptitle(record["title"], fontsize=10)
     return save_figure(figure, path)

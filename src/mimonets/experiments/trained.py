@@ -159,6 +159,7 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 scaled_down=trial.scaled_down,
                 macs=found[0]["macs"] if found else None,
                 group=trial.group,
+                variant=trial.variant,
                 streams=1 if trial.gears else mode,
                 diverged=diverged,
                 note=note,
