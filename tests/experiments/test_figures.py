@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mimonets._figure import new_axes
-from mimonets.experiments.figures import DRAWINGS, columns_of, draw_named_points, spread_out
+from mimonets.experiments.figures import DRAWINGS, draw_named_points
+from mimonets.experiments.labels import columns_of, spread_out
 
 heights = st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted)
 
