@@ -9,7 +9,7 @@ from typing import Any
 
 from mimonets._figure import new_axes, new_figure, save_figure
 from mimonets.experiments.experiment import Record
-from mimonets.experiments.labels import BEHIND_TEXT, name_points
+from mimonets.experiments.labels import name_points
 
 PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
 
@@ -166,23 +166,17 @@ def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float 
             sides = zip(*map(_within_percent, mean, spread), strict=True)
             style = {"color": colours[group], "marker": markers[variant]}
             axes.errorbar(at, mean, yerr=list(sides), **style, capsize=3, label=group)
-    known = {  # where only a recipe of ours stands beside it, its name is not the paper's
-        (row[x] / unit, row["paper"]): "" if row.get("our_recipe") else f" {row['what']}"
+    known = {  # in the colour of the paper's own recipe, where it was run
+        (row[x] / unit, row["paper"]): (
+            "black" if row.get("our_recipe") else colours[row.get("group", "")]
+        )
         for row in sorted(rows, key=lambda row: not row.get("our_recipe", False))
         if "paper" in row
     }
-    for point, what in known.items():
-        axes.plot(*point, **PAPER_STYLE)
-        axes.annotate(
-            f"the paper's{what}",
-            point,
-            xytext=(-8, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=8,
-            bbox=BEHIND_TEXT,
-        )
+    for point, colour in known.items():
+        axes.plot(*point, **{**PAPER_STYLE, "color": colour}, markersize=8, markeredgewidth=2)
+    if known:
+        axes.plot([], [], **PAPER_STYLE, label="the paper's value")
 
 
 def _within_percent(mean: float, deviation: float) -> tuple[float, float]:
