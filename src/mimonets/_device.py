@@ -1,6 +1,7 @@
-"""Which device to run on."""
+"""Which device to run on, and how images lie in its memory."""
 
 import torch
+from torch import nn
 
 
 def choose_device(name: str | torch.device | None = None) -> torch.device:
@@ -30,3 +31,14 @@ def choose_device(name: str | torch.device | None = None) -> torch.device:
             f"choose cpu{', or one of cuda:0 to cuda:' + str(there - 1) if there else ''}."
         )
     return device
+
+
+def to_channels_last(network: nn.Module) -> None:
+    """Lay the weights of 2-D convolutions channels last, in place.
+
+    ``network.to(memory_format=torch.channels_last)`` does so too, but fails at tensors of five
+    dimensions, such as the weights of tied lanes. Those stay as they are.
+    """
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)

@@ -4,6 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from mimonets import MIMOConv, recalibrate
+from mimonets._device import to_channels_last
 from mimonets.layers import StreamBatchNorm, running
 from mimonets.vsa import similarity
 from oracles import mimoconv_by_hand
@@ -196,13 +197,16 @@ def test_bfloat16_and_autocast_work():
     assert model.bfloat16()(images.bfloat16()).dtype == torch.bfloat16
 
 
-def test_channels_last_gives_the_same_answers():
-    model = lived_in(small())
+@pytest.mark.parametrize("settings", [{}, {"binding": "tied"}, {"binding": "tiles"}])
+def test_channels_last_gives_the_same_answers(settings):
+    model = lived_in(small(**settings))
     images = torch.randn(9, 3, 8, 8)
     expected = model(images, active_streams=2)
-    model.to(memory_format=torch.channels_last)
+    to_channels_last(model)
     found = model(images.contiguous(memory_format=torch.channels_last), active_streams=2)
     assert_close(found, expected)
+    kernels = [p for p in model.parameters() if p.dim() == 4]
+    assert kernels and all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
 
 
 def test_it_learns_both_modes_at_once():

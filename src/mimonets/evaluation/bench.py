@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mimonets._device import to_channels_last
 from mimonets._memory import keep_freed_memory
 from mimonets.evaluation.macs import default_modes
 from mimonets.evaluation.memory import peak_memory
@@ -116,7 +117,7 @@ def bench(
     own = {name: mode for name, (_, mode, _) in entries.items()}
     entries |= {name: (other, 1, _described(other)) for name, other in others.items()}
 
-    inputs = _place(model.example_inputs(settings.batch_size), settings)
+    inputs = _place_inputs(model.example_inputs(settings.batch_size), settings)
     contenders = [
         _contender(name, model, inputs, mode, settings)
         for name, (model, mode, _) in entries.items()
@@ -163,14 +164,21 @@ def _described(model: Any) -> Any:
     return model.config if isinstance(model, Model) else model
 
 
-def _place(thing: Any, settings: BenchSettings) -> Any:
-    if isinstance(thing, Tensor) and not thing.is_floating_point():
-        return thing.to(settings.device)
-    return thing.to(
+def _place_inputs(inputs: Tensor, settings: BenchSettings) -> Tensor:
+    if not inputs.is_floating_point():
+        return inputs.to(settings.device)
+    return inputs.to(
         device=settings.device,
         dtype=getattr(torch, settings.dtype),
         memory_format=getattr(torch, settings.memory_format),
     )
+
+
+def _place(model: nn.Module, settings: BenchSettings) -> nn.Module:
+    model = model.to(device=settings.device, dtype=getattr(torch, settings.dtype))
+    if settings.memory_format == "channels_last":
+        to_channels_last(model)
+    return model
 
 
 def _contender(

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mimonets._device import to_channels_last
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.distillation import compared_module, make_teacher
@@ -33,7 +34,7 @@ class TrainState:
         self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights
         if config.channels_last and (fabric.device.type == "cuda" or config.compile):
-            model.to(memory_format=torch.channels_last)
+            to_channels_last(model)
         optimizer = make_optimizer(model, config)
         self.scheduler = make_scheduler(optimizer, config, self.total_steps)
         # The same model behind Fabric's device, precision and communication. Batches have two
