@@ -70,6 +70,31 @@ def test_a_report_without_runs_says_what_was_not_run(capsys, tmp_path):
     assert (tmp_path / "svhn.png").exists()
 
 
+def test_runs_of_an_earlier_result_are_kept_or_said_to_be_left_out(capsys, tmp_path):
+    published = json.loads((ROOT / "results" / "lra-cpu.json").read_text())
+    path = tmp_path / "lra-cpu.json"
+    path.write_text(json.dumps(published))
+    arguments = ("lra-cpu", "--report", "--runs", str(tmp_path / "none"), "--out", str(tmp_path))
+    code, _, err = run(capsys, *arguments, "--add")
+    assert code == 0
+    assert "left out" not in err
+    kept = json.loads(path.read_text())
+    assert kept["runs"] == published["runs"]
+    assert kept["rows"] == published["rows"]
+
+    code, _, err = run(capsys, *arguments)
+    assert f"{len(published['runs'])} runs of {path} are not in --runs and are left out" in err
+    assert json.loads(path.read_text())["runs"] == []
+
+
+def test_a_damaged_result_is_not_added_to(capsys, tmp_path):
+    (tmp_path / "svhn.json").write_text("[")
+    code, _, err = run(capsys, "svhn", "--report", "--add", "--out", str(tmp_path))
+    assert code == 2
+    assert "svhn.json is no result of `mimonets reproduce`" in err
+    assert (tmp_path / "svhn.json").read_text() == "["
+
+
 def test_a_part_of_the_runs_leaves_the_results_alone(capsys, tmp_path):
     where = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "results"))
     code, _, _ = run(capsys, "mnist", "--only", "no such run", *where)

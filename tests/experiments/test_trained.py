@@ -64,6 +64,21 @@ def test_a_plan_trains_tests_and_resumes(tmp_path):
     assert again == (rows, details)
 
 
+def test_runs_of_an_earlier_result_are_kept_and_not_trained_again(tmp_path):
+    told = []
+    _, there = measure_plan(PLAN, RunOptions(runs=tmp_path / "there", only="seed-1"))
+    place = RunOptions(runs=tmp_path / "here", earlier=there["runs"], tell=told.append)
+    rows, details = measure_plan(PLAN, place)
+    assert [line.split(":")[0] for line in told] == ["training small/seed-0", "tested small/seed-0"]
+    assert [run["seed"] for run in details["runs"]] == [0, 1]
+    assert details["runs"][1] == there["runs"][0]
+    assert rows[0].seeds == 2
+
+    mine = {**details["runs"][0], "date": "long ago"}
+    again = measure_plan(PLAN, replace(place, earlier=[mine, *there["runs"]]))
+    assert again == (rows, details), "a run that finished here counts, not the one of the file"
+
+
 def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
     wild = replace(TRIAL, name="wild", settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
     told = []

@@ -206,7 +206,8 @@ def test_channels_last_gives_the_same_answers(settings):
     found = model(images.contiguous(memory_format=torch.channels_last), active_streams=2)
     assert_close(found, expected)
     kernels = [p for p in model.parameters() if p.dim() == 4]
-    assert kernels and all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
+    assert kernels
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
 
 
 def test_it_learns_both_modes_at_once():

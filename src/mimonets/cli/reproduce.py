@@ -20,6 +20,7 @@ examples:
   mimonets reproduce mnist --scale 0.1 --data-dir data  with a tenth of the epochs
   mimonets reproduce mnist --report                   train nothing: report the runs there are
   mimonets reproduce mnist-map --speed --out results  inputs/s of its networks, and a plot
+  mimonets reproduce mnist --report --add --out results   put new runs beside published ones
   mimonets reproduce my-plan.yaml                     a plan of your own
   mimonets reproduce lra --commands                   the same by hand, run by run
 Training can be stopped at any time; the same command resumes it.
@@ -73,6 +74,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--report", action="store_true", help="train nothing, report what is there")
     parser.add_argument(
+        "--add",
+        action="store_true",
+        help="add to the result in --out: keep its runs, such as another machine's, and train "
+        "only what it lacks",
+    )
+    parser.add_argument(
         "--speed", action="store_true", help="train nothing, time every network in each engine"
     )
     parser.add_argument("--commands", action="store_true", help="print how to do it by hand")
@@ -104,6 +111,7 @@ def run(args: Namespace) -> None:
         )
     if args.scale != 1 and not experiment.commands:
         raise ValueError(f"{experiment.name} trains nothing: leave out --scale.")
+    earlier = experiment.runs_in(Path(args.out))
     options = RunOptions(
         runs=Path(args.runs),
         data_dir=None if args.data_dir is None else Path(args.data_dir),
@@ -111,10 +119,12 @@ def run(args: Namespace) -> None:
         train=not args.report,
         scale=args.scale,
         compile=args.compile,
+        earlier=earlier if args.add else (),
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     record = experiment.run(options)
     if not args.only:
+        tell_what_is_left_out(earlier, record, Path(args.out) / f"{experiment.name}.json")
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
     if args.json:
@@ -123,6 +133,18 @@ def run(args: Namespace) -> None:
         from mimonets.experiments.report import record_table
 
         make_console().print(record_table(record))
+
+
+def tell_what_is_left_out(earlier: list[Any], record: dict[str, Any], path: Path) -> None:
+    """Name the runs that an earlier result has and the new one has not."""
+    here = {(run["trial"], run["seed"]) for run in record.get("runs", [])}
+    gone = [run for run in earlier if (run["trial"], run["seed"]) not in here]
+    if gone:
+        print(
+            f"{len(gone)} runs of {path} are not in --runs and are left out, such as "
+            f"{gone[0]['trial']}/seed-{gone[0]['seed']}; --add would keep them",
+            file=sys.stderr,
+        )
 
 
 def time_networks(experiment: Any, args: Namespace) -> None:

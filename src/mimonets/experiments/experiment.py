@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._files import write_text
+from mimonets._messages import first_line
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row
 
@@ -24,6 +25,7 @@ class RunOptions:
     train: bool = True  # False: report what has been trained so far
     scale: float = 1.0  # train for this fraction of the epochs and steps
     compile: bool = False  # train through torch.compile
+    earlier: Sequence[Record] = ()  # runs of a result file: not trained again, kept
     tell: Callable[[str], object] = field(default=lambda line: None)
 
 
@@ -56,6 +58,20 @@ class Experiment:
             "rows": [row.as_dict() for row in rows],
             **details,
         }
+
+    def runs_in(self, folder: Path) -> list[Record]:
+        """Read the runs that a result in the folder is made of; none if there is no result."""
+        path = folder / f"{self.name}.json"
+        if not path.exists():
+            return []
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            return [run for run in record.get("runs", []) if {"trial", "seed"} <= run.keys()]
+        except (OSError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{path} is no result of `mimonets reproduce` ({first_line(error)}): move it away, "
+                f"or choose another --out."
+            ) from error
 
     def write(self, record: Record, folder: Path) -> list[Path]:
         """Write the record as JSON and, where there is one, the plot; returns the paths."""

@@ -25,18 +25,16 @@ HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
     """Train and test every trial with every seed; resume what an earlier call left unfinished."""
     plan = plan.scaled(options.scale)
+    jobs = [(trial, seed) for trial in plan.trials for seed in trial.seeds]
     if options.train:
-        jobs = [(trial, seed) for trial in plan.trials for seed in trial.seeds]
-        jobs.sort(key=lambda job: job[1])  # the first seed of all before the second of any
-        for trial, seed in jobs:
-            if options.only in _label(trial, seed):
+        for trial, seed in sorted(jobs, key=lambda job: job[1]):  # first all with the first seed
+            if options.only in _label(trial, seed) and not _earlier_run(trial, seed, options):
                 train_and_test(trial, seed, options)
-    runs = [
-        run
-        for trial in plan.trials
-        for seed in trial.seeds
-        if (run := read_run_record(trial, seed, options.runs)) is not None
+    found = [
+        read_run_record(trial, seed, options.runs) or _earlier_run(trial, seed, options)
+        for trial, seed in jobs
     ]
+    runs = [run for run in found if run is not None]
     return plan_rows(plan, runs), {"scale": options.scale, "runs": runs}
 
 
@@ -138,6 +136,11 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
         **outcome,
         "history": [_brief(row) for row in epochs[::-1][::stride][::-1]],
     }
+
+
+def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
+    mine = (run for run in options.earlier if run["trial"] in trial.names and run["seed"] == seed)
+    return next(mine, None)
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
