@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mimonets._figure import new_axes
-from mimonets.experiments.figures import DRAWINGS, draw_named_points
+from mimonets.experiments.figures import DRAWINGS, against_cost
 from mimonets.experiments.labels import columns_of, spread_out
 
 heights = st.lists(st.floats(0, 100), min_size=1, max_size=20).map(sorted)
@@ -36,8 +35,8 @@ def test_no_name_lies_on_a_point():
     points = [(7.7, 95.1), (8.5, 99.5), (15.9, 94.1), (19.0, 99.5), (27.1, 99.5), (38.4, 99.4)]
     points += [(52.7, 99.3), (55.6, 99.1), (76.5, 99.2)]
     rows = [{"what": f"network at {x}, {y}", "x": x, "ours": y} for x, y in points]
-    figure, axes = new_axes(width=7.6, height=5.0)
-    draw_named_points(axes, rows, "x")
+    figure = against_cost(rows, "x", "cost")
+    (axes,) = figure.axes
     figure.canvas.draw()
     for text in axes.texts:
         text.arrow_patch = text.arrowprops = None  # the thin line to its point
@@ -48,23 +47,21 @@ def test_no_name_lies_on_a_point():
         assert not any(name.contains(*spot) for name in names), row
 
 
-def test_variants_share_their_groups_colour_and_a_legend_names_them():
+def test_variants_have_a_panel_each_and_groups_one_colour_in_all():
     rows = [
         {"what": "", "x": 10.0 + place, "ours": 50.0 + place, "group": group, "variant": variant}
         for place, (group, variant) in enumerate(product("ab", ("short", "long")))
     ]
-    figure, axes = new_axes()
-    draw_named_points(axes, rows, "x")
-    lines = [line for line in axes.lines if len(line.get_xdata())]
-    looks = {(line.get_xdata()[0], line.get_color(), line.get_marker()) for line in lines}
-    assert {(10.0, "C0", "o"), (11.0, "C0", "s"), (12.0, "C1", "o"), (13.0, "C1", "s")} <= looks
-    assert not axes.texts
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "a",
-        "b",
-        "short",
-        "long",
+    figure = against_cost(rows[:-1], "x", "cost")
+    assert [axes.get_title() for axes in figure.axes] == ["short", "long"]
+    looks = [
+        {(line.get_xdata()[0], line.get_color()) for line in axes.lines if len(line.get_xdata())}
+        for axes in figure.axes
     ]
+    assert {(10.0, "C0"), (12.0, "C1")} <= looks[0]
+    assert {place for place, _ in looks[0]} & {11.0, 13.0} == set()
+    assert (11.0, "C0") in looks[1]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
 @pytest.mark.parametrize("axis", DRAWINGS)

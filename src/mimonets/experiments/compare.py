@@ -45,7 +45,7 @@ class Row:
     macs: float | None = None  # per input, where accuracy is weighed against cost
     streams: int | None = None  # inputs per pass
     group: str = ""  # the line it belongs to in a plot
-    variant: str = ""  # of the group: a line of the same colour with another marker
+    variant: str = ""  # such as how long it is trained: a panel of its own in a plot
     diverged: int = 0  # seeds that came to nothing and are not in the mean
     note: str = ""
 

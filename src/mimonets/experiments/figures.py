@@ -1,9 +1,8 @@
 """Draw what an experiment measured, beside what the paper reports."""
 
-import itertools
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +16,63 @@ PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3
 def draw_against_streams(record: Record, path: Path) -> Path:
     """Draw accuracy against inputs per pass, one line per group."""
     figure, axes = new_axes()
-    _draw_groups(axes, record["rows"], "streams")
+    _draw_groups(axes, record["rows"], "streams", 1.0, _colours(record["rows"]))
     ticks = sorted({row["streams"] for row in record["rows"]})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xlabel("inputs per pass")
-    _finish(axes, record)
+    _label(axes, "inputs per pass")
+    figure.suptitle(record["title"], fontsize=10)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
     return save_figure(figure, path)
 
 
 def draw_against_macs(record: Record, path: Path) -> Path:
-    """Draw accuracy against multiply-accumulates per input, every row with its name."""
-    figure, axes = new_axes(width=7.6, height=5.0)
+    """Draw accuracy against multiply-accumulates per input."""
     rows = [row for row in record["rows"] if "ours" in row]
-    draw_named_points(axes, rows, "macs", unit=1e6)
-    axes.set_xlabel("MMAC per input")
+    figure = against_cost(rows, "macs", "MMAC per input", unit=1e6)
     figure.suptitle(record["title"], fontsize=10)
     return save_figure(figure, path)
 
 
-def draw_named_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
-    """Draw accuracy against ``x`` on a logarithmic scale, one line per group.
+def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float = 1.0) -> Any:
+    """Draw accuracy against what an answer costs, on a logarithmic scale, one line per group.
 
-    Rows are named where they stand. Where groups have variants that is too much to read, and a
-    legend names the colours of the groups and the markers of the variants.
+    Every row is named where it stands. Rows of several variants, such as lengths of training, get a
+    panel for each, and a legend names the groups, of which "a + b" has the colour of "a".
     """
-    if not rows:
-        return  # nothing has been run yet
-    _draw_groups(axes, rows, x, unit)
-    if any(row.get("variant") for row in rows):
-        _name_lines(axes.figure, rows)
-        low, high = min(row[x] for row in rows) / 1.2, max(row[x] for row in rows) * 1.2
-    else:
-        low, high = name_points(axes, rows, x, unit, _colours(rows))
-    _scale(axes, low / unit, high / unit)
-    axes.set_ylabel("test accuracy, %")
-    axes.grid(alpha=0.3)
+    variants = dict.fromkeys(row["variant"] for row in rows if row.get("variant"))
+    if not variants:
+        figure, axes = new_axes(width=7.6, height=5.0)
+        if rows:  # else nothing has been run yet
+            _draw_groups(axes, rows, x, unit, _colours(rows))
+            _scale(axes, *name_points(axes, rows, x, unit, _colours(rows)), unit)
+        _label(axes, label)
+        return figure
+    figure = new_figure(2.0 + 2.9 * len(variants), 4.4)
+    limits = min(row[x] for row in rows) / 1.25, max(row[x] for row in rows) * 1.25
+    colours = _colours(rows)
+    for place, variant in enumerate(variants, start=1):
+        axes = figure.add_subplot(1, len(variants), place)
+        some = [row for row in rows if row.get("variant") == variant]
+        _draw_groups(axes, some, x, unit, colours)
+        _scale(axes, *limits, unit)
+        _label(axes, label)
+        axes.set_title(variant, fontsize=9)
+        axes.tick_params(labelsize=8)
+    handles = [
+        axes.plot([], [], color=colour, marker=_markers(colours)[group], label=group)[0]
+        for group, colour in colours.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return figure
 
 
-def _scale(axes: Any, low: float, high: float) -> None:
+def _scale(axes: Any, low: float, high: float, unit: float) -> None:
     """Make the axis below logarithmic, with ticks at round numbers."""
+    low, high = low / unit, high / unit
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low > 8 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    steps = (1, 2, 5) if high / low > 8 else (1, 1.5, 2, 3, 4, 6, 8)
     ticks = [step * 10.0**power for power in powers for step in steps]
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
@@ -66,17 +80,10 @@ def _scale(axes: Any, low: float, high: float) -> None:
     axes.set_xlim(low, high)
 
 
-def _name_lines(figure: Any, rows: Sequence[dict[str, Any]]) -> None:
-    """Name the colours of groups and the markers of variants, beside the axes."""
-    axes = figure.axes[0]
-    handles = [
-        axes.plot([], [], color=colour, label=group)[0] for group, colour in _colours(rows).items()
-    ]
-    handles += [
-        axes.plot([], [], color="dimgray", linestyle="none", marker=marker, label=variant)[0]
-        for variant, marker in _markers(rows).items()
-    ]
-    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
+def _label(axes: Any, label: str) -> None:
+    axes.set_xlabel(label)
+    axes.set_ylabel("test accuracy, %")
+    axes.grid(alpha=0.3)
 
 
 def draw_dots(record: Record, path: Path) -> Path:
@@ -152,20 +159,22 @@ DRAWINGS = {
 }
 
 
-def _draw_groups(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float = 1.0) -> None:
-    """Draw ours as a line per group and variant with error bars, the paper's as crosses."""
-    colours, markers = _colours(rows), _markers(rows)
-    for group, variant in dict.fromkeys(map(_line_of, rows)):
+def _draw_groups(
+    axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float, colours: dict[str, str]
+) -> None:
+    """Draw ours as a line per group with error bars, the paper's as crosses."""
+    markers = _markers(colours)
+    for group in dict.fromkeys(row.get("group", "") for row in rows):
         points = sorted(
             (row[x] / unit, row["ours"], row.get("deviation", 0.0))
             for row in rows
-            if _line_of(row) == (group, variant) and "ours" in row
+            if row.get("group", "") == group and "ours" in row
         )
         if points:
             at, mean, spread = zip(*points, strict=True)
             sides = zip(*map(_within_percent, mean, spread), strict=True)
-            style = {"color": colours[group], "marker": markers[variant]}
-            axes.errorbar(at, mean, yerr=list(sides), **style, capsize=3, label=group)
+            style = {"color": colours[group], "marker": markers[group], "capsize": 3}
+            axes.errorbar(at, mean, yerr=list(sides), **style, label=group)
     known = {  # in the colour of the paper's own recipe, where it was run
         (row[x] / unit, row["paper"]): (
             "black" if row.get("our_recipe") else colours[row.get("group", "")]
@@ -189,22 +198,14 @@ def _within_percent(mean: float, deviation: float) -> tuple[float, float]:
 
 
 def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Choose a colour for every group; "a" and "a + b" are of one family and share it."""
     groups = dict.fromkeys(row.get("group", "") for row in rows)
-    return {group: f"C{index}" for index, group in enumerate(groups)}
+    families = list(dict.fromkeys(group.partition(" + ")[0] for group in groups))
+    return {group: f"C{families.index(group.partition(' + ')[0])}" for group in groups}
 
 
-def _markers(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    variants = dict.fromkeys(row.get("variant", "") for row in rows)
-    return dict(zip(variants, itertools.cycle("osD^v"), strict=False))
-
-
-def _line_of(row: dict[str, Any]) -> tuple[str, str]:
-    return row.get("group", ""), row.get("variant", "")
-
-
-def _finish(axes: Any, record: Record) -> None:
-    axes.set_ylabel("test accuracy, %")
-    axes.figure.suptitle(record["title"], fontsize=10)
-    axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+def _markers(groups: Iterable[str]) -> dict[str, str]:
+    """Choose a marker for every group, by what it adds to its family."""
+    added = {group: group.partition(" + ")[2] for group in groups}
+    markers = dict(zip(dict.fromkeys(["", *added.values()]), "oPx^v", strict=False))
+    return {group: markers.get(what, "D") for group, what in added.items()}

@@ -6,7 +6,8 @@ number of active streams. A ``teacher`` is the name of an earlier trial: that tr
 the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
 on damaged images and on those foreign ones. ``averages`` are over all rows whose titles begin
 with ``over``, where * stands for anything; ``differences`` are the points by which the row titled
-``of``, a trial or an average, lies above the one titled ``from``.
+``of``, a trial or an average, lies above the one titled ``from``. In plots, rows of a ``group`` form
+a line, groups "a" and "a + b" share a colour, and every ``variant`` has a panel.
 """
 
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class Trial:
     only_modes: tuple[int, ...] | None = None  # active streams to test; None: all streams busy
     paper: Mapping[int, Value] = field(default_factory=dict)  # by mode
     group: str = ""  # the line it belongs to in a plot
-    variant: str = ""  # of the group: a line of the same colour with another marker
+    variant: str = ""  # such as how long it is trained: a panel of its own in a plot
     our_recipe: bool = False  # not the paper's recipe
     scaled_down: bool = False
     note: str = ""

@@ -5,11 +5,11 @@ from typing import Any
 
 from rich.table import Table
 
-from mimonets._figure import new_axes, save_figure
+from mimonets._figure import save_figure
 from mimonets.evaluation.provenance import environment
 from mimonets.evaluation.speeds import ENGINES, Point, measure_speeds
 from mimonets.experiments.experiment import Record
-from mimonets.experiments.figures import draw_named_points
+from mimonets.experiments.figures import against_cost
 from mimonets.experiments.plan import Plan, Trial
 from mimonets.experiments.trained import row_titles
 from mimonets.recipes.execute import make_model
@@ -82,7 +82,7 @@ def speed_table(record: Record) -> Table:
 
 
 def draw_against_speed(record: Record, speeds: Record, path: Path) -> Path:
-    """Draw accuracy against measured inputs per second, every row with its name."""
+    """Draw accuracy against measured inputs per second."""
     fast = {row["what"]: row["inputs_per_second"] for row in speeds["rows"]}
     rows = [
         {**{name: row[name] for name in row if name != "paper"}, "speed": fast[row["what"]]}
@@ -93,8 +93,6 @@ def draw_against_speed(record: Record, speeds: Record, path: Path) -> Path:
         raise ValueError(
             f"No network of {record['experiment']} has both an accuracy and a speed: train some."
         )
-    figure, axes = new_axes(width=7.6, height=5.0)
-    draw_named_points(axes, rows, "speed")
-    axes.set_xlabel("inputs per second, one thread, the best engine for each network")
+    figure = against_cost(rows, "speed", "inputs/s, one thread, best engine")
     figure.suptitle(record["title"], fontsize=10)
     return save_figure(figure, path)
