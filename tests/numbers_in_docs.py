@@ -1,6 +1,7 @@
 """The tables of README and docs, made from the files in results/."""
 
 import json
+import math
 from pathlib import Path
 
 from mimonets.cli.bounds import SIGNS
@@ -370,16 +371,6 @@ def cost_differences():
     return table(["", "unit", "ours", "paper", "why"], rows)
 
 
-def accuracy_against_macs():
-    """Accuracy beside cost, for the networks that a user would choose between."""
-    rows = [
-        [row["what"], f"{row['macs'] / 1e6:.1f}", written(row, "ours", "deviation")]
-        for row in result("cifar-cpu")["rows"]
-        if "ours" in row
-    ]
-    return table(["network", "MMAC/input", "test accuracy, %"], rows)
-
-
 def standing():
     """Every experiment and how it stands."""
     rows = [
@@ -528,7 +519,7 @@ def written_short(row):
 
 
 def speed_rows(name):
-    """Accuracy beside measured speed of what has been run of an experiment."""
+    """Accuracy beside cost and measured speed of what has been run of an experiment."""
     speeds = {row["what"]: row for row in result(f"{name}-speed")["rows"]}
     rows = [
         [
@@ -547,22 +538,71 @@ def speed_rows(name):
     return table([*header, "test accuracy, %", "seeds"], rows)
 
 
+def cifar_map_table():
+    """A line per network, a column per length of training; other than three seeds are named."""
+    lengths = ("3 epochs", "10 epochs", "30 epochs")
+    found = {}
+    for row in result("cifar-map")["rows"]:
+        network, _, length = row["what"].rpartition(", ")
+        found.setdefault(network, {})[length] = row
+    speeds = {
+        row["what"].rpartition(", ")[0]: row["inputs_per_second"]
+        for row in result("cifar-map-speed")["rows"]
+    }
+    rows = []
+    for network, cells in found.items():
+        measured = [row for row in cells.values() if "ours" in row]
+        if measured:
+            cost = f"{measured[0]['macs'] / 1e6:.2f}", f"{speeds[network]:.0f}"
+            cells = [with_seeds(cells.get(length, {})) for length in lengths]
+            rows.append([network, str(measured[0]["streams"]), *cost, *cells])
+    return table(["network", "inputs per pass", "MMAC/input", "inputs/s", *lengths], rows)
+
+
+def with_seeds(row):
+    if row.get("diverged"):
+        return row["note"]
+    seeds = row.get("seeds", 0)
+    few = "" if seeds in (0, 3) else f" ({seeds} seed{'s' if seeds > 1 else ''})"
+    return written(row, "ours", "deviation") + few
+
+
+def pays_table():
+    """The best in superposition beside the plain network of its cost, trained alike."""
+    found = {
+        row["what"]: row for name in ("mnist-map", "cifar-map") for row in result(name)["rows"]
+    }
+    pairs = [("MNIST, 16 per pass", "late tiles N=16", "WideResNet-16-1, stride 5")]
+    for taught in ("", ", distilled"):
+        for length in ("3 epochs", "10 epochs", "30 epochs"):
+            ours, plain = (
+                f"{one}{taught}, {length}" for one in ("late tiles N=4", "WideResNet-10-1")
+            )
+            what = f"CIFAR-10, 4 per pass, {length}" + (", both taught" if taught else "")
+            pairs.append((what, ours, plain))
+    rows = []
+    for what, ours, plain in pairs:
+        a, b = found[ours], found[plain]
+        if a.get("seeds") == b.get("seeds") == 3:
+            difference = a["ours"] - b["ours"], math.hypot(a["deviation"], b["deviation"])
+            cost = f"{a['macs'] / 1e6:.2f}"
+            cells = [written(row, "ours", "deviation") for row in (a, b)]
+            rows.append([what, cost, *cells, "{:+.2f} ± {:.2f}".format(*difference)])
+    header = ["test accuracy, %", "MMAC/input", "late tiles", "plain, one per pass", "difference"]
+    return table(header, rows)
+
+
 PLACES = {
-    "docs/when-it-pays.md": [
-        lambda: measured_rows("mnist-map"),
-        lambda: speed_rows("cifar-map"),
-        lambda: speed_rows("mnist-map"),
-        published_table,
-    ],
+    "docs/when-it-pays.md": [pays_table],
     "README.md": [headline_table, plain_at_that_cost, engines_summary],
     "docs/results.md": [
         standing,
         lambda: experiment_table("mnist"),
-        lambda: measured_rows("mnist-map"),
+        lambda: speed_rows("mnist-map"),
         lambda: experiment_table("mnist-readout"),
         lambda: experiment_table("synthetic"),
-        accuracy_against_macs,
-        lambda: measured_rows("cifar-map"),
+        cifar_map_table,
+        published_table,
         gears_table,
         ensemble_table,
         lambda: experiment_table("lra-cpu"),

@@ -6,8 +6,8 @@ number of active streams. A ``teacher`` is the name of an earlier trial: that tr
 the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
 on damaged images and on those foreign ones. ``averages`` are over all rows whose titles begin
 with ``over``, where * stands for anything; ``differences`` are the points by which the row titled
-``of``, a trial or an average, lies above the one titled ``from``. In plots, rows of a ``group`` form
-a line, groups "a" and "a + b" share a colour, and every ``variant`` has a panel.
+``of``, a trial or an average, lies above the one titled ``from``. In plots, rows of a ``group``
+form a line, groups "a" and "a + b" share a colour, and every ``variant`` has a panel.
 """
 
 from collections.abc import Mapping
