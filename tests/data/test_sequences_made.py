@@ -81,6 +81,12 @@ def test_the_same_seed_makes_the_same_trees_and_a_limit_their_beginning():
     assert len(texts) == 50
 
 
+def test_listops_says_when_there_are_too_few_trees():
+    short = {"length": 4, "min_length": 0, "sizes": (2000, 0, 2)}
+    with pytest.raises(ValueError, match=r"seem to be only \d+ different trees .* lower sizes"):
+        load_data(DataConfig(name="listops", **short)).read()
+
+
 def test_listops_needs_room_between_its_lengths():
     with pytest.raises(ValueError, match="no tree is longer than min_length=500 and shorter"):
         load_data(DataConfig(name="listops", length=400))

@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,47 @@ def test_imdb_is_read_from_its_archive_and_from_its_folder(tmp_path, write_tar):
     assert torch.equal(packed.train.tokens, unpacked.train.tokens)
     assert torch.equal(packed.test.tokens, unpacked.test.tokens)
     assert packed.train.vocab_size == 257
+
+
+def test_reviews_to_evaluate_on_are_mixed_and_each_keeps_its_label(tmp_path, write_tar):
+    files = {
+        f"aclImdb/{part}/{mood}/{i}_{i}.txt": f"{mood} {i}".encode()
+        for part in ("test", "train")
+        for mood in ("neg", "pos")
+        for i in range(40)
+    }
+    write_tar(tmp_path / "aclImdb.tar.gz", files)
+    config = DataConfig(name="text", dir=str(tmp_path), validation=30)
+    splits, again = load_data(config), load_data(config)
+    for part, other in ((splits.validation, again.validation), (splits.test, again.test)):
+        assert (part.labels[1:] != part.labels[:-1]).sum() > 5, "not one class after the other"
+        texts = [decode(*row) for row in zip(part.tokens, part.lengths, strict=True)]
+        assert ["pos" in text for text in texts] == [bool(label) for label in part.labels]
+        assert torch.equal(part.tokens, other.tokens)
+
+
+def test_a_review_that_comes_later_is_read(tmp_path):
+    for name, content in imdb_files().items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    config = DataConfig(name="text", dir=str(tmp_path))
+    assert len(load_data(config).test) == 6
+    (tmp_path / "aclImdb/test/neg/9_9.txt").write_bytes(b"one more")
+    assert len(load_data(config).test) == 7
+    shutil.rmtree(tmp_path / "aclImdb/test/pos")
+    with pytest.raises(ValueError, match="holds no test/pos: expected the original aclImdb layout"):
+        load_data(config)
+
+
+def test_pairs_of_papers_that_change_are_read_again(tmp_path):
+    (tmp_path / "papers.tsv").write_bytes(b"a\tfirst\nb\tsecond\n")
+    for word in ("train", "eval", "test"):
+        (tmp_path / f"pairs.{word}.tsv").write_bytes(b"1\ta\tb\n")
+    config = DataConfig(name="retrieval", dir=str(tmp_path))
+    assert load_data(config).train.labels.tolist() == [1]
+    (tmp_path / "pairs.train.tsv").write_bytes(b"0\ta\tb\n1\tb\ta\n")
+    assert load_data(config).train.labels.tolist() == [0, 1]
 
 
 def test_reviews_are_cut_and_padded_with_zero(tmp_path, write_tar):

@@ -25,7 +25,7 @@ from models.own_networks import Residual, Twice, plain_cnn, superposed_cnn
             "did you mean 'stem'",
         ),
         (lambda: superposed_cnn(bind_after="8", unbind_before="2"), "choose a later module"),
-        (lambda: superposed_cnn(bind_after="7"), "'7' gives (9, 20): superpositions need feature"),
+        (lambda: superposed_cnn(bind_after="7"), "'7' gives (15, 20): superpositions need feature"),
         (lambda: superposed_cnn(unbinding="classifier", unbind_before="6"), "nn.Linear"),
         (lambda: superposed_cnn(num_streams=0), "num_streams=0 must be an integer >= 1"),
         (lambda: superposed_cnn(binding="sum"), "binding='sum' is not known"),
@@ -80,12 +80,12 @@ from models.own_networks import Residual, Twice, plain_cnn, superposed_cnn
         (
             lambda: mn.superpose(
                 nn.Sequential(
-                    nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Unflatten(0, (-1, 3)), nn.Linear(196, 2)
+                    nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Unflatten(0, (-1, 3)), nn.Linear(144, 2)
                 ),
                 num_streams=3,
                 bind_after="0",
                 unbind_before="3",
-                example=torch.randn(1, 1, 9, 9),
+                example=torch.randn(1, 1, 8, 8),
             ),
             "must keep the batch axis first",
         ),

@@ -1,6 +1,7 @@
 """Any network takes several inputs: superpose() on plain, residual and attention networks."""
 
 import copy
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from mimonets.evaluation import count_macs
 from mimonets.layers import StreamBatchNorm
 from mimonets.layers.insertion import FoldMask
 from mimonets.models import MultipleInput
-from models.own_networks import plain_cnn, superposed_cnn
+from mimonets.models.opening import insert, trial_inputs
+from mimonets.models.superposed_config import SuperposedConfig
+from models.own_networks import Residual, plain_cnn, superposed_cnn
 
 
 class Encoder(nn.Module):
@@ -166,10 +169,181 @@ def test_a_padding_mask_of_pytorch_is_true_where_all_inputs_of_a_group_are_padde
         ("src_key_padding_mask", [[False, False, True]]),
         ("attention_mask", [[False, True, True]]),
     ):
-        fold = FoldMask(nn.Identity(), {1: name}, num_streams=2)
+        hiding = ("src_key_padding_mask",)
+        fold = FoldMask(nn.Identity(), {1: name}, num_streams=2, hiding=hiding)
         assert fold.fold(mask, name).tolist() == wanted
     added = torch.where(mask, -torch.inf, 0.0)
     assert fold.fold(added, name).tolist() == [[0.0, 0.0, -torch.inf]]
+
+
+class Attending(nn.Module):
+    """Every input brings its own boolean mask, as PyTorch's attention takes it: True is hidden."""
+
+    def __init__(self, real: bool):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.real = real
+        self.attention = Masked(real)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens, mask=None):
+        x = self.embedding(tokens)
+        mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+        x = self.attention(x, (mask if self.real else ~mask)[:, None, :])
+        return self.head(x.mean(dim=1))
+
+
+class Masked(nn.Module):
+    def __init__(self, real: bool):
+        super().__init__()
+        self.real = real
+
+    def forward(self, x, attn_mask):
+        attn_mask = attn_mask if self.real else ~attn_mask
+        return (x @ x.mT).masked_fill(~attn_mask, -torch.inf).softmax(dim=-1) @ x
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_the_trial_tells_what_a_boolean_mask_means_by_true(real):
+    torch.manual_seed(0)
+    tokens = torch.randint(11, (2, 5))
+    model = mn.superpose(
+        Attending(real),
+        num_streams=2,
+        bind_after="embedding",
+        unbind_before="head",
+        binding="hadamard",
+        example=tokens,
+    ).eval()
+    mask = torch.tensor([[True, True, False, False, False], [True, True, True, True, False]])
+    answers = model(tokens, mask=mask)
+    for place, seen in ((2, True), (3, True), (4, False)):  # real in one of the two, or in none
+        mask_more = mask.clone()
+        mask_more[0, place] = True
+        same = torch.equal(model(tokens, mask=mask_more), answers)
+        assert same is seen, place
+
+
+class Causal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.attention = Masked(real=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        size = tokens.shape[1]
+        mask = torch.ones(size, size, dtype=torch.bool).tril()  # shared by all inputs
+        return self.head(self.attention(self.embedding(tokens), mask).mean(dim=1))
+
+
+@pytest.mark.parametrize("length", range(3, 12))
+def test_a_mask_that_all_inputs_share_is_never_taken_for_one_of_each(length):
+    tokens = torch.randint(11, (3, length))
+    where = {"bind_after": "embedding", "unbind_before": "head", "binding": "hadamard"}
+    model = mn.superpose(Causal(), num_streams=2, example=tokens, **where)
+    assert model(tokens).shape == (3, 3)
+
+
+class Pair(NamedTuple):
+    side: str
+    maps: torch.Tensor
+
+
+class NamedStem(nn.Conv2d):
+    def forward(self, x):
+        return Pair("as it was", super().forward(x))
+
+
+def test_a_module_may_give_a_named_tuple():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.trunk, self.head = NamedStem(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten()
+
+        def forward(self, x):
+            found = self.stem(x)
+            assert found.side == "as it was"
+            return self.head(self.trunk(found.maps))
+
+    images = torch.randn(4, 1, 8, 8)
+    where = {"bind_after": "stem", "unbind_before": "head"}
+    assert mn.superpose(Network(), num_streams=2, example=images, **where)(images).shape[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "message"), [("first", "meets the superposition"), ("second", "never called|meets")]
+)
+def test_a_network_that_is_refused_stays_as_it_was(module, message):
+    torch.manual_seed(0)
+    network, images = Residual().eval(), torch.randn(3, 1, 8, 8)
+    before, modules = network(images), [name for name, _ in network.named_modules()]
+    with pytest.raises(ValueError, match=message):
+        mn.superpose(
+            network, num_streams=2, bind_after=module, unbind_before="head", example=images
+        )
+    where = {"bind_after": "stem", "unbind_before": "first", "unbinding": "classifier"}
+    with pytest.raises(ValueError, match="unbinding='classifier'"):
+        mn.superpose(network, num_streams=2, example=images, **where)
+    assert [name for name, _ in network.named_modules()] == modules
+    assert torch.equal(network(images), before)
+    mn.superpose(network, num_streams=2, bind_after="stem", unbind_before="head", example=images)
+
+
+def test_a_batch_norm_under_two_names_is_replaced_under_both():
+    norm = nn.BatchNorm2d(8)
+
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(1, 8, 3)
+            self.norm = norm
+            self.block = nn.Sequential(nn.Conv2d(8, 8, 3), norm)
+            self.head = nn.Flatten()
+
+        def forward(self, x):
+            return self.head(self.block(self.stem(x)))
+
+    where = {"bind_after": "stem", "unbind_before": "head"}
+    model = mn.superpose(Shared(), num_streams=2, example=torch.randn(1, 1, 8, 8), **where)
+    kinds = {type(one) for _, one in model.named_modules(remove_duplicate=False)}
+    assert nn.BatchNorm2d not in kinds
+    assert model.network.norm is model.network.block[1]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_put_in_trains_or_not_as_the_network_does(training):
+    network = plain_cnn().train(training)
+    network[4].eval()  # frozen statistics
+    model = mn.superpose(
+        network,
+        num_streams=2,
+        bind_after="2",
+        unbind_before="8",
+        example=torch.randn(1, 1, 9, 9),
+    )
+    flags = {name: module.training for name, module in model.named_modules()}
+    assert flags.pop("network.4") is False
+    assert set(flags.values()) == {training}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"binding": "hrr"},
+        {"binding": "hadamard"},
+        {"binding": "matrix", "identity_start": True},
+        {"binding": "tied", "unbind_before": "6"},
+        {"binding": "hrr", "unbinding": "classifier"},
+    ],
+)
+def test_what_is_put_in_lies_where_the_network_does(settings):
+    where = {"num_streams": 4, "bind_after": "2", "unbind_before": "8", **settings}
+    network = plain_cnn().to("meta")
+    inputs = trial_inputs(network, torch.randn(1, 1, 9, 9), 4)
+    insert(network, SuperposedConfig(**where), inputs, None)
+    weights = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    assert {name for name, value in weights.items() if not value.is_meta} == set()
 
 
 def test_three_parts_are_a_network_too(tmp_path):

@@ -132,6 +132,36 @@ def refusals(folder):
     yield "must be the name of a module", lambda: mn.load(folder, network=make_cnn())
 
 
+class WithBuffers(nn.Module):
+    """A causal mask with -inf, and a table in another precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.trunk, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.register_buffer("causal", torch.full((5, 5), -torch.inf).triu(1))
+        self.register_buffer("table", torch.rand(5, dtype=torch.float64))
+
+    def forward(self, x):
+        x = self.causal.softmax(dim=-1) @ self.stem(x) * self.table.float()[:, None]
+        return self.head(self.trunk(x).mean(dim=1))
+
+
+def test_what_is_infinite_or_in_double_precision_by_design_comes_back(tmp_path):
+    where = {"num_streams": 2, "bind_after": "stem", "unbind_before": "trunk"}
+    tokens = torch.randn(3, 5, 4)
+    model = mn.superpose(WithBuffers(), example=tokens, **where).eval()
+    mn.save(model, tmp_path / "m")
+    again = mn.load(tmp_path / "m", network=WithBuffers())
+    assert torch.equal(again(tokens), model(tokens))
+    assert again.network.table.dtype == torch.float64
+
+    with torch.no_grad():
+        model.network.trunk.module.weight[0, 0] = torch.inf
+    mn.save(model, tmp_path / "broken")
+    with pytest.raises(ValueError, match="infinite or not a number: network.trunk"):
+        mn.load(tmp_path / "broken", network=WithBuffers())
+
+
 def test_what_does_not_fit_is_refused_with_a_sentence_that_names_the_folder(tmp_path):
     folder = mn.save(superposed(make_cnn()), tmp_path / "x")
     for message, call in refusals(folder):

@@ -23,6 +23,7 @@ class DataSet:
     takes: frozenset[str] = frozenset()  # settings of DataConfig that not every data set has
     held_out: int = 0  # training items that become validation items by default
     class_names: tuple[str, ...] | None = None  # in the order of the labels
+    by_class: bool = False  # whether its source may list one class after the other
     needs_dir: str = ""  # what ``dir`` must be, where it must be given
     home: str = ""  # where it comes from
     licence: str = "not stated"

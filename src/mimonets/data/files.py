@@ -170,7 +170,10 @@ def _save(path: Path, arrays: Arrays) -> None:
         np.savez(file, **cast(dict[str, Any], arrays))
 
 
-def fingerprint(path: Path) -> tuple[str, int, int]:
-    """Describe what a cached copy of a file depends on: its name, size and time of change."""
-    status = path.stat()
-    return str(path.resolve()), status.st_size, status.st_mtime_ns
+def fingerprint(*paths: Path) -> list[tuple[str, int, int]]:
+    """Describe what a cached copy depends on: name, size and time of change of files or folders.
+
+    A folder changes when a file comes or goes. What does not exist is left out.
+    """
+    there = [(path, path.stat()) for path in paths if path.exists()]
+    return [(str(path.resolve()), found.st_size, found.st_mtime_ns) for path, found in there]

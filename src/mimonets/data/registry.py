@@ -14,7 +14,7 @@ from mimonets.data.dataset import DataSet
 from mimonets.data.images import cifar, digits, mnist, own, svhn
 from mimonets.data.images.augment import centre_crop, channel_statistics
 from mimonets.data.sequences import listops, pathfinder, recall, text
-from mimonets.data.sets import AnySet, ImageSet, Splits, hold_out, take
+from mimonets.data.sets import AnySet, ImageSet, Splits, hold_out, mix, take
 
 DATASETS: dict[str, DataSet] = {
     record.name: record
@@ -64,6 +64,9 @@ def _prepare(config: DataConfig, part: AnySet, title: str) -> AnySet:
     if not len(part):
         raise ValueError(f"{config.name}: there is no {title} item in {config.dir or 'it'}.")
     part = take(part, config.limit, seed=config.seed)
+    if DATASETS[config.name].by_class and title != "train":
+        # Neighbours share a pass, and training groups are drawn at random: so must these be.
+        part = mix(part, seed=config.seed)
     if config.crop is not None and isinstance(part, ImageSet):
         cropped = centre_crop(part.images, config.crop)
         part = replace(part, images=cropped, original=part.shape[1:])

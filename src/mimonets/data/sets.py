@@ -196,6 +196,12 @@ def take(data: AnySet, count: int | None, *, seed: int) -> AnySet:
     return data.subset(order[:count].sort().values)
 
 
+def mix(data: AnySet, *, seed: int) -> AnySet:
+    """Put the items into a random order, the same one for the same seed."""
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    return data.subset(order)
+
+
 def _check_labels(
     name: str, labels: Tensor, shape: tuple[int, ...] | None, num_classes: int
 ) -> None:

@@ -4,7 +4,7 @@ The network's own ``forward`` stays as it is. From the first wrapper to the seco
 superposition per group where it expects one input.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -103,13 +103,21 @@ class FoldMask(nn.Module):
     Args:
         module: takes the mask of every input beside the superposition.
         names: the arguments of its forward that are masks, by position.
+        hiding: those of them that are True where a token is hidden; others where it is real.
     """
 
-    def __init__(self, module: nn.Module, names: dict[int, str], num_streams: int) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        names: dict[int, str],
+        num_streams: int,
+        hiding: Collection[str] = (),
+    ) -> None:
         super().__init__()
         self.module = module
         self.names = names
         self.num_streams = num_streams
+        self.hiding = hiding
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module as it was called before."""
@@ -128,8 +136,7 @@ class FoldMask(nn.Module):
         groups = mask.unflatten(0, (-1, running_mode(self.num_streams)))
         if mask.dtype != torch.bool:
             return groups.amax(dim=1)
-        # PyTorch's padding masks are True where there is padding, all others where there is none.
-        return groups.all(dim=1) if "padding" in name else groups.any(dim=1)
+        return groups.all(dim=1) if name in self.hiding else groups.any(dim=1)
 
 
 def feature_axis(x: Tensor) -> int:
@@ -157,7 +164,8 @@ def change_features(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         name = next(key for key, one in value.items() if one is features)
         return type(value)({**value, name: change(features)})
-    return type(value)(change(one) if one is features else one for one in value)
+    changed = [change(one) if one is features else one for one in value]
+    return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)
 
 
 class ClassifierPerStream(nn.Module):
@@ -167,7 +175,7 @@ class ClassifierPerStream(nn.Module):
         super().__init__()
         self.unbinding = StreamUnbinding(
             linear.in_features, num_streams, outputs=linear.out_features, relu=False
-        )
+        ).to(linear.weight)
         with torch.no_grad():  # every stream starts with the classifier that was there
             self.unbinding.weight.copy_(linear.weight)
             if linear.bias is not None:
@@ -182,6 +190,5 @@ def with_identity_start(unbinding: StreamUnbinding, noise: float) -> StreamUnbin
     """Let every stream start by reading the superposition as it is, but for a little noise."""
     with torch.no_grad():
         size = unbinding.weight.shape[-1]
-        identity = torch.eye(size, dtype=unbinding.weight.dtype)
-        unbinding.weight.mul_(noise).add_(identity)
+        unbinding.weight.mul_(noise).add_(torch.eye(size).to(unbinding.weight))
     return unbinding

@@ -226,8 +226,8 @@ def recalibrate(
     """Measure the batch-norm statistics of some modes anew, with the weights as they are.
 
     Each mode gets the plain average over all batches. Nothing else changes: no weight, no other
-    mode, not the model's training flag. Each process uses its own batches: where several train
-    together, give all of them the same.
+    mode that has statistics of its own, not the model's training flag. Each process uses its own
+    batches: where several train together, give all of them the same.
 
     Args:
         model: any model whose ``forward(inputs, active_streams=a)`` runs in mode a.
@@ -272,6 +272,9 @@ def recalibrate(
             norm.momentum, norm.synchronise = momentum, synchronise
         for module, flag in was_training.items():
             module.training = flag
+        for norm in norms:
+            if not norm.training:  # modes without statistics borrow the new ones, as on eval()
+                norm._lend_statistics()
     return modes
 
 

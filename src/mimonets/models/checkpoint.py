@@ -101,8 +101,9 @@ def load(
         model = _rebuild(path, config, description.get("example"), network)
         file.check_shapes(model.state_dict())
         weights = file.read(model.state_dict(), str(device))
-        dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
-        model.to(device, dtype).load_state_dict(weights)  # copied: weights that are shared stay so
+        types = {value.dtype for value in weights.values() if value.is_floating_point()}
+        model.to(device, types.pop() if len(types) == 1 else None)
+        model.load_state_dict(weights)  # copied: weights that are shared stay so
         _check_inputs(path, model, inputs)
         model.input_spec = inputs
         return model.eval()

@@ -1,5 +1,6 @@
 """How a network of others is opened: wrappers are put in, then a trial pass looks for leaks."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,24 +27,21 @@ from mimonets.layers.insertion import (
     with_identity_start,
 )
 from mimonets.layers.tying import EnterLanes, LeaveLanes
-from mimonets.models.trial import Trial, find_module, replace_module, try_pass
+from mimonets.models.trial import Trial, Visit, find_module, replace_module, try_pass
 from mimonets.vsa import bipolar_keys, gaussian_keys, matrix_keys
 
 START_NOISE = 0.1  # of matrices that start near the identity, relative to random ones
-TRIAL_GROUPS = 3  # so that neither groups nor inputs can be broadcast to each other
 
 
 def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -> Tensor:
     """Make whole groups of inputs to try the network with, from an example or by its own means."""
-    count = TRIAL_GROUPS * num_streams
     if example is None:
         if not hasattr(network, "example_inputs"):
             raise ValueError(
                 "superpose() tries the network once: pass example=, inputs of shape (b, ...) as it "
                 "takes them, b >= 1."
             )
-        made: Tensor = network.example_inputs(count)  # type: ignore[operator]
-        return made
+        example = network.example_inputs(num_streams)  # type: ignore[operator]
     if not isinstance(example, Tensor):
         raise ValueError(
             f"example must be a tensor of inputs (b, ...), b >= 1, not a {type(example).__name__}."
@@ -53,7 +51,11 @@ def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
             f"example of shape {tuple(example.shape)} is no batch of inputs: pass (b, ...), "
             f"such as example.unsqueeze(0)."
         )
-    return example[torch.arange(count) % len(example)]
+    # Three groups or more, so that neither groups nor inputs can be broadcast to each other, and
+    # another number of inputs than any other axis has, so that no other axis is taken for theirs.
+    groups = next(n for n in range(3, 100, 2) if n * num_streams not in example.shape[1:])
+    place = next((p.device for p in network.parameters()), example.device)
+    return example[torch.arange(groups * num_streams) % len(example)].to(place)
 
 
 def parts_of(network: nn.Module, trial: Trial, config: Any) -> dict[str, str]:
@@ -107,7 +109,7 @@ def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator
     if config.binding == "tied":
         _insert_lanes(network, config, (bound, entering), (unbound, leaving), generator)
         return
-    options: dict[str, Any] = {"dtype": entering.dtype}
+    options: dict[str, Any] = {"dtype": entering.dtype, "device": entering.device}
     binding = _make_binding(config, entering.shape[feature_axis(entering)], generator)
     replace_module(network, config.bind_after, BindAfter(bound, binding.to(**options)))
     if config.unbinding == "classifier":
@@ -150,13 +152,15 @@ def _insert_tiles(
             )
     tiles = ShrunkTiles(config.num_streams)
     for name, features in ((config.bind_after, bound[1]), (config.unbind_before, unbound[1])):
-        rows, columns = tiles.grid(config.num_streams)
-        if features.shape[2] % rows or features.shape[3] % columns:
-            raise ValueError(
-                f"The maps at {name!r} have {features.shape[2]}x{features.shape[3]} positions, "
-                f"which do not divide into {rows}x{columns} tiles: choose another module, or "
-                f"another number of streams than {config.num_streams}."
-            )
+        for active in range(1, config.num_streams + 1):
+            rows, columns = tiles.grid(active)
+            if features.shape[2] % rows or features.shape[3] % columns:
+                raise ValueError(
+                    f"The maps at {name!r} have {features.shape[2]}x{features.shape[3]} positions, "
+                    f"which do not divide into {rows}x{columns} tiles, as {active} active streams "
+                    f"have: choose another module, or another number of streams than "
+                    f"{config.num_streams}."
+                )
     replace_module(network, config.bind_after, BindAfter(bound[0], tiles))
     replace_module(network, config.unbind_before, CutBefore(unbound[0], tiles))
 
@@ -184,7 +188,7 @@ def _insert_lanes(
                 f"{name!r} {verb} {features.shape[1]} features, which do not divide into "
                 f"{config.num_streams} lanes: choose another module, or another num_streams."
             )
-    options: dict[str, Any] = {"dtype": bound[1].dtype}
+    options: dict[str, Any] = {"dtype": bound[1].dtype, "device": bound[1].device}
     enter = EnterLanes(bound[1].shape[1], config.num_streams, generator).to(**options)
     leave = LeaveLanes(unbound[1].shape[1], config.num_streams, generator).to(**options)
     replace_module(network, config.bind_after, BindAfter(bound[0], enter))
@@ -213,7 +217,7 @@ def _make_binding(config: Any, dim: int, generator: Generator | None) -> Positio
     keys = matrix_keys(*size, generator=generator)
     if config.identity_start:
         # The sum over all streams is then about the identity: slow mode starts as the network was.
-        keys = (torch.eye(dim) + START_NOISE * keys) / config.num_streams
+        keys = (torch.eye(dim).to(keys) + START_NOISE * keys) / config.num_streams
     return MBATBinding(keys, trainable=config.trainable_keys)
 
 
@@ -230,12 +234,13 @@ def check_boundary(model: Any, inputs: Tensor) -> None:
     for options in masks:
         while True:
             trial = try_pass(model, partial(model, inputs, **options))
-            crossing = _first_crossing(trial, model, len(inputs))
-            if crossing is None:
+            visit = _first_crossing(trial, model, len(inputs))
+            if visit is None:
                 break
-            name, names = crossing
+            name = visit.name.removeprefix("network.")
             module = find_module(network, name, "module")
-            replace_module(network, name, FoldMask(module, names, streams))
+            fold = FoldMask(module, visit.masks, streams, hiding=visit.hiding)
+            replace_module(network, name, fold)
         _refuse_leaks(trial, model, len(inputs))
 
 
@@ -257,8 +262,8 @@ def _refuse_leaks(trial: Trial, model: Any, count: int) -> None:
         )
 
 
-def _first_crossing(trial: Trial, model: Any, size: int) -> tuple[str, dict[int, str]] | None:
-    """Find the first module of the trunk that gets a mask of every input."""
+def _first_crossing(trial: Trial, model: Any, size: int) -> Visit | None:
+    """Find the first module of the trunk that gets a mask of every input, with these masks."""
     for visit in trial.visits:
         name = visit.name.removeprefix("network.")
         folded = isinstance(model.get_submodule(visit.name), FoldMask)
@@ -267,7 +272,7 @@ def _first_crossing(trial: Trial, model: Any, size: int) -> tuple[str, dict[int,
             continue
         masks = {p: key for p, key in visit.masks.items() if visit.arguments[key][:1] == (size,)}
         if masks:
-            return name, masks
+            return replace(visit, masks=masks)
     return None
 
 

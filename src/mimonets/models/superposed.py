@@ -6,6 +6,8 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -102,7 +104,11 @@ class Superposed(nn.Module, OnHub):
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
     ) -> Tensor:
-        """Answer inputs (b, ...), in order; what else the network takes per input goes along."""
+        """Answer inputs (b, ...), in order; what else the network takes per input goes along.
+
+        A tensor whose first axis is as long as the batch is taken as one value per input; give
+        others a leading axis of 1.
+        """
         active = check_active_streams(active_streams, self.num_streams)
         options = self._with_mask(options)
         size = x.shape[0]
@@ -256,16 +262,33 @@ def superpose(
     if config.alone:
         return Superposed(network, config, {}, inputs[:1])
     parts = parts_of(network, plain, config)
-    insert(network, config, inputs, generator)
-    for name in [name for name, part in parts.items() if part == "trunk"]:
-        module = dict(network.named_modules()).get(name)
-        if module is not None and config.binding == "tied":
-            module = tie(module, config.num_streams, name)
-        if module is not None and not any(module.children()):
-            replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
-    model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
-    check_boundary(model, inputs)
+    known = set(network.modules())
+    with undone_if_refused(network):
+        insert(network, config, inputs, generator)
+        for name in [name for name, part in parts.items() if part == "trunk"]:
+            module = dict(network.named_modules()).get(name)
+            if module is not None and config.binding == "tied":
+                module = tie(module, config.num_streams, name)
+            if module is not None and not any(module.children()):
+                replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
+        model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
+        for module in model.modules():
+            if module not in known and not isinstance(module, StreamBatchNorm):
+                module.training = network.training
+        check_boundary(model, inputs)
     return model
+
+
+@contextmanager
+def undone_if_refused(network: nn.Module) -> Iterator[None]:
+    """Put all modules back to where they were if what is done inside fails."""
+    before = {module: dict(module._modules) for module in network.modules()}
+    try:
+        yield
+    except Exception:
+        for module, children in before.items():
+            module._modules.update(children)
+        raise
 
 
 def joined(*three: nn.Module) -> nn.Sequential:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mimonets._messages import did_you_mean
@@ -23,6 +24,9 @@ class Visit:
     name: str
     arguments: dict[str, tuple[int, ...]]  # shapes of its tensors, by the names of forward
     masks: dict[int, str]  # those of them that are masks, by position
+    hiding: frozenset[
+        str
+    ]  # those masks that are True where a token is hidden, not where it is real
 
 
 @dataclass
@@ -55,9 +59,12 @@ def find_module(network: nn.Module, name: str, argument: str) -> nn.Module:
 
 
 def replace_module(network: nn.Module, name: str, module: nn.Module) -> None:
-    """Put another module where ``name`` is."""
-    parent, _, last = name.rpartition(".")
-    setattr(network.get_submodule(parent), last, module)
+    """Put another module where ``name`` is, and wherever else the network has the same one."""
+    old = network.get_submodule(name)
+    for parent in list(network.modules()):
+        for key, child in list(parent._modules.items()):
+            if child is old:
+                setattr(parent, key, module)
 
 
 def try_pass(network: nn.Module, run: Callable[[], Any]) -> Trial:
@@ -91,10 +98,24 @@ def _enter(trial: Trial, name: str) -> Callable[..., None]:
         named = _named_arguments(module, inputs, options)
         shapes = {key: tuple(one.shape) for key, one in named.items() if isinstance(one, Tensor)}
         masks = {place: key for place, key in enumerate(named) if "mask" in key and key in shapes}
-        trial.visits.append(Visit(name, shapes, masks))
+        hiding = frozenset(key for key in masks.values() if _hides(key, named[key]))
+        trial.visits.append(Visit(name, shapes, masks, hiding))
         trial.stack.append(name)
 
     return hook
+
+
+def _hides(name: str, mask: Tensor) -> bool:
+    """Tell whether a mask is True where tokens are hidden. The first token of a trial is real.
+
+    PyTorch's boolean masks are of this kind, those of transformers are not. Where the first token
+    does not tell, as in a batch that is padded on the left, the name decides.
+    """
+    if mask.dtype == torch.bool and mask.ndim > 1 and not mask.is_meta:
+        first = mask[..., 0]
+        if first.all() or not first.any():
+            return not first.any()
+    return "padding" in name
 
 
 def _leave(trial: Trial) -> Callable[..., None]:

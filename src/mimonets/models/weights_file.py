@@ -100,7 +100,11 @@ class WeightsFile:
             )
 
     def read(self, wanted: dict[str, Tensor], device: str) -> dict[str, Tensor]:
-        """Read all weights; refuse other types, a mixture of them, and what is not finite."""
+        """Read all weights; refuse other types, a mixture of them, and what is not finite.
+
+        What the network has by itself is accepted, such as a buffer with -inf or in float64: it
+        is in ``wanted`` too, if that is more than shapes on the meta device.
+        """
         try:
             with safe_open(str(self.path), framework="pt", device=device) as file:
                 # Clone, so that tensors are aligned in memory; unaligned ones can differ in the
@@ -121,11 +125,11 @@ class WeightsFile:
         if wrong:
             raise ValueError(f"{self.path} has weights of another type: {listing(wrong)}.")
         types = sorted({str(value.dtype) for value in floats.values()})
-        if len(types) > 1:
+        if len(types) > 1 and any(v.dtype != wanted[name].dtype for name, v in floats.items()):
             raise ValueError(
                 f"{self.path} mixes weights of {' and '.join(types)}: convert them to one of these."
             )
-        broken = sorted(name for name, value in floats.items() if not value.isfinite().all())
+        broken = sorted(name for name, v in floats.items() if _is_broken(v, wanted[name]))
         if broken:
             raise ValueError(
                 f"{self.path} has weights that are infinite or not a number: {listing(broken)}."
@@ -138,6 +142,14 @@ class WeightsFile:
             f"{self.path} cannot be read ({reason}): it is damaged or was cut short, fetch it "
             f"again."
         )
+
+
+def _is_broken(value: Tensor, wanted: Tensor) -> bool:
+    """Tell whether a value is not finite where the network that was built has a finite one."""
+    finite = value.isfinite().cpu()
+    if wanted.is_meta or finite.all():
+        return not finite.all()
+    return not (finite | ~wanted.isfinite().cpu()).all()
 
 
 def listing(names: list[str], most: int = 3) -> str:

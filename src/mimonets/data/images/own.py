@@ -166,6 +166,7 @@ FOLDER = DataSet(
     load=load_folder,
     kind="images",
     takes=frozenset({"validation"}),
+    by_class=True,
     needs_dir="a folder with one sub-folder per class",
     licence="yours",
 )
@@ -174,6 +175,7 @@ NPZ = DataSet(
     load=load_npz,
     kind="images",
     takes=frozenset({"validation"}),
+    by_class=True,
     needs_dir="a .npz",
     licence="yours",
 )

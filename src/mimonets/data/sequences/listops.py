@@ -152,6 +152,7 @@ def _generate(sizes: tuple[int, int, int], least: int, most: int, seed: int) -> 
             rng = np.random.default_rng([seed, index])
             kept: list[np.ndarray] = []
             labels: list[int] = []
+            in_vain = 0  # rounds in a row that found no new tree
             while len(kept) < size:
                 before = len(kept)
                 for tokens, label in sample_trees(rng, least, most):
@@ -161,6 +162,13 @@ def _generate(sizes: tuple[int, int, int], least: int, most: int, seed: int) -> 
                         kept.append(tokens)
                         labels.append(label)
                 advance(len(kept) - before)
+                in_vain = 0 if len(kept) > before else in_vain + 1
+                if in_vain == 100:
+                    raise ValueError(
+                        f"listops: there seem to be only {len(seen)} different trees of more than "
+                        f"{least} and at most {most} tokens, and {sum(sizes)} are asked for: lower "
+                        f"sizes, or raise length."
+                    )
             arrays[f"{name}_tokens"] = _pad(kept)
             arrays[f"{name}_labels"] = np.array(labels, dtype=np.int64)
     return arrays

@@ -96,8 +96,8 @@ def _read_splits(source: Path, config: DataConfig) -> Splits[SequenceSet]:
         images, labels = read_images(source, config.contour_length)
         return {"images": images, "labels": labels}
 
-    marker = source if source.is_file() else source / "metadata"
-    key = ("pathfinder-read", 1, fingerprint(marker), config.contour_length)
+    folders = sorted([*source.glob("metadata/*.npy"), *source.glob("imgs/*")])
+    key = ("pathfinder-read", 1, fingerprint(source, *folders), config.contour_length)
     arrays = cached("pathfinder-read", key, make)
     everything = _as_set(arrays["images"], arrays["labels"], "")
     order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(config.seed))

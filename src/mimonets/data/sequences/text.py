@@ -24,6 +24,7 @@ IMDB = Remote(
     "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
     "7c2ac02c03563afcf9b574c7e56c153a",
 )
+IMDB_FOLDERS = [(part, mood) for part in ("train", "test") for mood in ("neg", "pos")]
 LRA_RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
 RETRIEVAL_PARTS = {"train": "train", "validation": "eval", "test": "test"}
 
@@ -34,10 +35,12 @@ def load_text(config: DataConfig) -> Splits[SequenceSet]:
     names = ["aclImdb", *(f"aclImdb{version}.tar{end}" for version in ("", "_v1") for end in ENDS)]
     places = [*names, *(f"imdb/{name}" for name in names)]
     path = find_or_fetch(config, places, IMDB, "imdb")
-    marker = path / "train" / "pos" if path.is_dir() else path
-    if path.is_dir() and not marker.is_dir():
-        raise ValueError(f"{path} holds no train/pos: expected the original aclImdb layout.")
-    key = ("imdb", 1, fingerprint(marker), most)
+    sources = [path / part / mood for part, mood in IMDB_FOLDERS] if path.is_dir() else [path]
+    for folder in sources if path.is_dir() else ():
+        if not folder.is_dir():
+            missing = folder.relative_to(path).as_posix()
+            raise ValueError(f"{path} holds no {missing}: expected the original aclImdb layout.")
+    key = ("imdb", 1, fingerprint(*sources), most)
     arrays = cached("imdb", key, lambda: _read_imdb(path, most))
     sets = []
     for part in ("train", "test"):
@@ -88,9 +91,7 @@ def to_tokens(
 
 
 def _read_imdb(path: Path, most: int) -> Arrays:
-    reviews: dict[tuple[str, str], dict[str, bytes]] = {
-        (part, mood): {} for part in ("train", "test") for mood in ("neg", "pos")
-    }
+    reviews: dict[tuple[str, str], dict[str, bytes]] = {place: {} for place in IMDB_FOLDERS}
 
     def is_review(name: str) -> bool:
         return tuple(name.split("/")[-3:-1]) in reviews and name.endswith(".txt")
@@ -147,7 +148,8 @@ def _retrieval_part(folder: Path, word: str, most: int) -> Arrays:
         raise ValueError(
             f"retrieval: no {release} in {folder}: get it out of {LRA_RELEASE} and put it there."
         )
-    papers_key = ("aan-papers", 1, fingerprint(papers or source), word, most)
+    files = (papers, papers.parent / f"pairs.{word}.tsv") if papers else (source,)
+    papers_key = ("aan-papers", 1, fingerprint(*files), word, most)
     return cached("aan-papers", papers_key, lambda: _read_papers(source, word, most))
 
 
@@ -212,6 +214,7 @@ TEXT = DataSet(
     kind="sequences",
     takes=frozenset({"length", "validation"}),
     class_names=("negative", "positive"),
+    by_class=True,
     home="https://ai.stanford.edu/~amaas/data/sentiment/",
 )
 RETRIEVAL = DataSet(
