@@ -29,7 +29,9 @@ def test_the_list_as_json_has_the_commands(capsys, tmp_path, monkeypatch):
     _, out, _ = run(capsys, "--json", "--out", str(tmp_path))
     listed = {one["name"]: one for one in json.loads(out)}
     assert set(listed) == set(experiments())
-    assert "mimonets train lra-text-mimoformer-2x2 --seeds 5" in listed["lra"]["commands"]
+    name = "lra-text-mimoformer-2x2"
+    wanted = f"mimonets train {name} --seeds 5 --out runs/reproduce/{name}"
+    assert wanted in listed["lra"]["commands"]
     assert listed["cost-mimoconv"]["status"] == "published: 27 reproduced, 3 differs"
 
 
@@ -104,7 +106,9 @@ def test_a_part_of_the_runs_leaves_the_results_alone(capsys, tmp_path):
 
 def test_commands_can_be_shown(capsys):
     _, out, _ = run(capsys, "cifar", "--commands")
-    assert out.splitlines()[0] == "mimonets train cifar10-wideresnet --seeds 5"
+    assert out.splitlines()[0] == (
+        "mimonets train cifar10-wideresnet --seeds 5 --out runs/reproduce/cifar10-wideresnet"
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ def test_a_shuffling_loader_has_an_order_for_every_epoch(generator):
     assert len(batches) == 4
 
 
+def test_another_seed_is_another_order():
+    loader = DataLoader(ITEMS, 3, shuffle=True)
+    orders = [labels(from_loader(loader, seed), epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert len(set(map(tuple, orders))) == 4
+
+
 def test_the_random_numbers_of_others_are_left_alone():
     torch.manual_seed(3)
     wanted = torch.rand(2)

@@ -18,7 +18,10 @@ from mimonets.experiments.compare import PAPER_SEEDS, accuracy_row, seed_noise
         ((76.9, 9.0, 5), (80.0, 9.0), "unclear"),  # seeds explain it, but it is too far
         ((68.0, 9.0, 5), (80.0, 9.0), "differs"),  # seeds do not explain it
         ((79.5, None, 1), (80.0, None), "reproduced"),
-        ((78.5, None, 1), (80.0, None), "differs"),
+        ((78.5, None, 1), (80.0, None), "unclear"),
+        ((82.5, None, 1), (80.0, None), "unclear"),
+        ((76.5, None, 1), (80.0, None), "differs"),
+        ((83.5, None, 1), (80.0, None), "exceeded"),
         ((85.67, 19.41, 3), (93.64, 12.66), "unclear"),  # DPFP, associative recall
     ],
 )

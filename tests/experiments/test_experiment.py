@@ -18,7 +18,7 @@ from mimonets.experiments.experiment import verdicts
         (70.0, 80.4, {"tolerance": 1, "more_is_better": True}, "differs"),
         (70.0, 80.4, {"tolerance": 1, "more_is_better": True, "scaled_down": True}, "scaled down"),
         (82.0, 80.4, {"tolerance": 1, "more_is_better": True, "scaled_down": True}, "exceeded"),
-        (82.0, 80.4, {"more_is_better": True, "diverged": 1}, "differs"),
+        (82.0, 80.4, {"more_is_better": True, "diverged": 1}, "diverged"),
         (80.0, 80.4, {"tolerance": 1, "our_recipe": True}, "reached"),
         (77.0, 80.4, {"tolerance": 3, "noise": 9}, "unclear"),
         (83.8, 80.4, {"tolerance": 3, "noise": 9, "more_is_better": True}, "unclear"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mimonets._seeds import mean_and_deviation
 from mimonets.experiments import RunOptions
 from mimonets.experiments.compare import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
@@ -88,7 +89,7 @@ def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
     assert [line.split()[0] for line in told].count("diverged") == 2
     assert "Lower train.lr" in details["runs"][0]["diverged"]
     assert rows[0].note == "2 of 2 seeds diverged"
-    assert rows[0].verdict == "differs"
+    assert rows[0].verdict == "diverged"
     assert rows[2].ours is not None
     assert measure_plan(plan, place) == (rows, details), "what diverged is not tried again"
 
@@ -104,9 +105,10 @@ def test_drawings_show_what_is_there(tmp_path, axis):
     runs = [
         {
             "trial": "small",
+            "seed": seed,
             "test": {m: {"accuracy": a, "macs": 2e7 / m} for m, a in ((1, 0.9), (4, s))},
         }
-        for s in (0.7, 0.8)
+        for seed, s in enumerate((0.7, 0.8))
     ]
     for run in runs:
         run["test"] = {str(mode): found for mode, found in run["test"].items()}
@@ -134,30 +136,33 @@ def test_training_time_and_slopes_are_kept_where_a_run_has_them(tmp_path):
     assert (run["seconds"], run["slopes"]) == (12.5, [0.25])
 
 
-def test_an_average_needs_all_of_its_trials():
-    def row(what, ours, deviation):
-        return accuracy_row(what, ours, deviation, 3, (None, None))
+def row(what, *values, paper=(None, None), **more):
+    by_seed = dict(enumerate(values))
+    numbers = mean_and_deviation(values)
+    return accuracy_row(what, *numbers, len(values), paper, by_seed=by_seed, **more)
 
-    average = Average(title="net, average", over="net,", paper=(60.0, 0.5))
-    rows = [row("net, one", 50.0, 1.0), row("net, two", 70.4, 2.0), row("other, one", 9.0, 1.0)]
+
+def test_an_average_is_over_trials_seed_by_seed_and_needs_all_of_them():
+    rows = [row("net, one", 59.0, 60.0, 64.0), row("net, two", 61.0, 60.0, 56.0)]
+    average = Average("average", over="net", paper=(60.5, 1.0))
     found = average_row(average, rows)
-    assert (found.ours, found.deviation, found.seeds) == (pytest.approx(60.2), 1.5, 3)
+    assert (found.ours, found.deviation, found.seeds) == (60.0, 0.0, 3)
     assert found.verdict == "reproduced"
-    assert average_row(average, [*rows, row("net, three", None, None)]).verdict == "not run"
+    assert average_row(average, [*rows, row("net, three")]).verdict == "not run"
     assert average_row(average, []).verdict == "not run"
     fast = Average(title="fast", over="net, *, 4 active")
-    rows = [row("net, one, 4 active", 50.0, 1.0), row("net, one, 1 active", 90.0, 1.0)]
+    rows = [row("net, one, 4 active", 50.0), row("net, one, 1 active", 90.0)]
     assert average_row(fast, rows).ours == 50.0
 
 
-def test_a_difference_needs_both_of_its_trials():
-    def row(what, ours, deviation):
-        return accuracy_row(what, ours, deviation, 3, (None, None), scaled_down=True)
-
-    rows = [row("net", 50.0, 3.0), row("plain", 52.5, 4.0), row("missing", None, None)]
-    found = difference_row(Difference("net - plain", "net", "plain", paper=-1.0), rows)
-    assert (found.ours, found.deviation, found.unit, found.paper) == (-2.5, 5.0, "points", -1.0)
-    assert found.verdict == "scaled down"
+def test_a_difference_is_taken_seed_by_seed_and_needs_both_of_its_trials():
+    less = {"scaled_down": True}
+    rows = [row("net", 50.0, 53.0, 56.0), row("plain", 52.0, 56.0, 60.0), row("missing", **less)]
+    found = difference_row(Difference("net - plain", "net", "plain", paper=-3.5), rows)
+    assert (found.ours, found.deviation, found.unit, found.paper) == (-3.0, 1.0, "points", -3.5)
+    assert found.verdict == "reproduced"
+    apart = difference_row(Difference("net - plain", "net", "plain", paper=-6.0), rows)
+    assert apart.verdict == "differs"
     assert difference_row(Difference("a", "missing", "plain"), rows).verdict == "not run"
     with pytest.raises(ValueError, match="names 'other', which is no row: it must be one of net"):
         difference_row(Difference("a", "net", "other"), rows)
@@ -185,7 +190,47 @@ def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path)
     assert alone["history"][-1]["loss"] != other["history"][-1]["loss"]
     assert str(tmp_path) not in json.dumps(details), "records carry no paths"
     assert taught.scaled(0.5).teacher == "small,scale=0.5"
-    assert "--set train.teacher=runs/reproduce/small/seed-0/model" in taught.command()
+    changes = "".join(f" --set {setting}" for setting in SMALL)
+    start = f"mimonets train digits-mimoconv-dynamic{changes}"
+    place, model = "runs/reproduce/small", "train.teacher=runs/reproduce/small/seed"
+    assert replace(TRIAL, seeds=(0, 1)).commands() == [f"{start} --seeds 2 --out {place}"]
+    assert replace(taught, seeds=(0, 1)).commands() == [
+        f"{start} --set {model}-0/model --out {place},taught/seed-0",
+        f"{start} --set train.seed=1 --set {model}-1/model --out {place},taught/seed-1",
+    ]
+
+
+def test_a_teacher_that_only_a_result_file_has_is_trained_again(tmp_path):
+    teacher = replace(TRIAL, seeds=(0,))
+    taught = replace(teacher, name="small,taught", teacher="small")
+    plan = replace(PLAN, trials=(teacher, taught))
+    _, there = measure_plan(plan, RunOptions(runs=tmp_path / "there", only="small/"))
+    told = []
+    place = RunOptions(runs=tmp_path / "here", earlier=there["runs"], tell=told.append)
+    _, details = measure_plan(plan, place)
+    assert told[0] == "training small/seed-0"
+    assert [run["trial"] for run in details["runs"]] == ["small", "small,taught"]
+
+
+def test_without_its_teacher_a_trial_is_left_out_and_the_others_go_on(tmp_path):
+    teacher = replace(TRIAL, name="wild", seeds=(0,))
+    teacher = replace(teacher, settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
+    taught = replace(TRIAL, name="small,taught", teacher="wild", seeds=(0,))
+    told = []
+    plan = replace(PLAN, trials=(teacher, taught, replace(TRIAL, seeds=(0,))))
+    rows, _ = measure_plan(plan, RunOptions(runs=tmp_path, tell=told.append))
+    assert "left out small,taught/seed-0: its teacher diverged" in told
+    assert [row.verdict for row in rows][2] == "not run"
+    assert rows[4].ours is not None
+
+
+def test_a_finished_run_of_another_recipe_is_not_taken_for_this_one(tmp_path):
+    small = replace(TRIAL, seeds=(0,))
+    place = RunOptions(runs=tmp_path)
+    measure_plan(replace(PLAN, trials=(small,)), place)
+    changed = replace(small, settings=(*SMALL, "train.lr=0.00001"))
+    with pytest.raises(ValueError, match=r"started with another recipe: it differs in train\.lr"):
+        measure_plan(replace(PLAN, trials=(changed,)), place)
 
 
 def test_a_network_with_gears_is_tested_in_each(tmp_path):

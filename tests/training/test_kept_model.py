@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import mimonets as mn
-from mimonets.layers import untrained_modes
+from mimonets.layers import recalibrate, untrained_modes
 from mimonets.training import keep, train
 from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
 
@@ -49,7 +49,7 @@ def test_the_best_on_the_validation_data_is_kept_and_handed_over(tmp_path, monke
     assert untrained_modes(best) == untrained_modes(last) == []
     written = json.loads((tmp_path / "run/result.json").read_text())
     assert written["keep"] == "best"
-    assert written["final"]["2"] == {"accuracy": 0.7}
+    assert written["final"]["2"] == {"accuracy": 0.9}, "of the model that is kept"
 
 
 def test_the_last_is_kept_on_request_and_without_validation_data(tmp_path, monkeypatch):
@@ -101,6 +101,20 @@ def test_the_best_survives_a_run_that_was_cut_and_resumed(tmp_path, monkeypatch,
         models.append(model)
     assert same_weights(*models)
     assert same_weights(mn.load(tmp_path / "whole/best"), mn.load(tmp_path / "cut/best"))
+
+
+def test_modes_that_only_a_curriculum_went_through_get_statistics_of_the_final_weights(tmp_path):
+    model = tiny_conv(num_streams=4)
+    data = TinyBatches(size=16)
+    config = tiny_config(epochs=3, stream_curriculum=0.7, recalibrate_batches=4)
+    train(model, data, config, run_dir=tmp_path / "run")
+    as_saved = mn.load(tmp_path / "run/model")
+    measured = mn.load(tmp_path / "run/model")
+    recalibrate(measured, [images for images, _ in data.epoch(0)], [1, 2, 3])
+    images = next(data.epoch(0))[0]
+    for mode in (1, 2, 3):
+        wanted = measured(images[:12], active_streams=mode)
+        torch.testing.assert_close(as_saved(images[:12], active_streams=mode), wanted)
 
 
 def test_time_and_slopes_are_kept_with_every_run(tmp_path):

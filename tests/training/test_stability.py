@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mimonets.training.stability import (
+    PATIENCE,
     GradientFilter,
     Statistics,
     TrainingDivergedError,
@@ -14,44 +15,67 @@ from training.tiny import same_weights, tiny_config, tiny_conv
 
 
 def test_the_first_epoch_sets_the_limit_of_the_second():
-    judge = GradientFilter(tiny_config())
-    assert judge.accepts(1.0)
-    assert judge.accepts(1e9)  # no limit yet
-    assert not judge.accepts(math.nan)
-    assert not judge.accepts(math.inf)
-    assert judge.accepts(5.0)
-    assert judge.accepts(1.0 - 6.0 + 5.0)
-    assert judge.end_epoch() == pytest.approx((1e9 + 6.0) / 4)
-    assert judge.accepts(2e9)
-    assert not judge.accepts(2.6e9)
-    assert (judge.total_skipped, judge.total_not_finite) == (3, 2)
+    gradients = GradientFilter(tiny_config())
+    assert gradients.judge(1.0)
+    assert gradients.judge(1e9)  # no limit yet
+    assert not gradients.judge(math.nan)
+    assert not gradients.judge(math.inf)
+    assert gradients.judge(5.0)
+    assert gradients.judge(1.0 - 6.0 + 5.0)
+    assert gradients.end_epoch() == pytest.approx((1e9 + 6.0) / 4)
+    assert gradients.judge(2e9)
+    assert not gradients.judge(2.6e9)
+    assert (gradients.total_skipped, gradients.total_not_finite) == (3, 2)
 
 
 def test_the_filter_can_be_off_and_still_refuses_what_is_not_finite():
-    judge = GradientFilter(tiny_config(grad_filter=None))
-    judge.accepts(1.0)
-    judge.end_epoch()
-    assert judge.accepts(1e30)
-    assert not judge.accepts(math.nan)
+    gradients = GradientFilter(tiny_config(grad_filter=None))
+    gradients.judge(1.0)
+    gradients.end_epoch()
+    assert gradients.judge(1e30)
+    assert not gradients.judge(math.nan)
 
 
 def test_skipping_again_and_again_says_what_to_change():
-    judge = GradientFilter(tiny_config(max_skips=2))
-    judge.accepts(1.0)
-    judge.end_epoch()
-    assert not judge.accepts(11.0)
+    gradients = GradientFilter(tiny_config(max_skips=2))
+    gradients.judge(1.0)
+    gradients.end_epoch()
+    assert not gradients.judge(11.0)
     with pytest.raises(
         TrainingDivergedError, match="norm, 12 at last, is above 10 times.* mean of 1"
     ):
-        judge.accepts(12.0)
+        gradients.judge(12.0)
+
+
+def test_after_ten_skipped_batches_one_is_taken_clipped():
+    gradients = GradientFilter(tiny_config())
+    gradients.judge(1.0)
+    gradients.end_epoch()
+    for _ in range(PATIENCE):
+        assert gradients.judge(40.0) == 0
+    assert gradients.judge(math.nan) == 0, "never what is not finite"
+    assert gradients.judge(40.0) == 10.0
+    assert gradients.judge(40.0) == 0
+    assert gradients.judge(9.0) == math.inf
+    assert (gradients.accepted, gradients.norm_sum) == (2, 19.0)
+
+
+def test_an_epoch_of_skipped_batches_gives_the_reason():
+    gradients = GradientFilter(tiny_config())
+    gradients.judge(1.0)
+    gradients.end_epoch()
+    for _ in range(4):
+        gradients.judge(20.0)
+    with pytest.raises(TrainingDivergedError, match="4 of the 4 .* norm, 20 at last, is above 10"):
+        gradients.end_epoch()
 
 
 def test_the_filter_remembers_everything():
-    judge, other = GradientFilter(tiny_config()), GradientFilter(tiny_config())
+    gradients, other = GradientFilter(tiny_config()), GradientFilter(tiny_config())
     for norm in (1.0, math.nan, 3.0):
-        judge.accepts(norm)
-    other.load_state_dict(judge.state_dict())
-    assert vars(other) == {**vars(judge), "config": other.config}
+        gradients.judge(norm)
+    other.load_state_dict(gradients.state_dict())
+    assert vars(other) == {**vars(gradients), "config": other.config}
 
 
 def test_a_batch_can_be_forgotten():

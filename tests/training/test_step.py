@@ -1,5 +1,6 @@
 """One step, on a device without numbers: whatever mixes devices or waits for a value raises."""
 
+import math
 from contextlib import nullcontext
 
 import pytest
@@ -44,10 +45,10 @@ class Undecided:
 
     asked = 0
 
-    def accepts(self, norm):
+    def judge(self, norm):
         assert norm.is_meta
         self.asked += 1
-        return True
+        return math.inf
 
 
 MAKERS = {

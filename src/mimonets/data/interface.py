@@ -31,16 +31,17 @@ class Batches(Protocol):
         ...
 
 
-def as_batches(data: Any) -> Batches:
+def as_batches(data: Any, seed: int = 0) -> Batches:
     """Give batches as they are, and make batches of a PyTorch ``DataLoader``."""
-    return data if hasattr(data, "epoch") else from_loader(data)
+    return data if hasattr(data, "epoch") else from_loader(data, seed)
 
 
-def from_loader(loader: Any) -> Batches:
+def from_loader(loader: Any, seed: int = 0) -> Batches:
     """Make batches of a PyTorch ``DataLoader`` of (inputs, labels) or (tokens, mask, labels).
 
-    The order of an epoch follows from its number: the random generator that the loader or PyTorch
-    itself has is seeded with it, and a sampler with ``set_epoch`` is told it. A loader that does
+    The order of an epoch follows from its number and the seed: the random generator that the
+    loader or PyTorch itself has is seeded with both, and a sampler with ``set_epoch`` is told its
+    number. A loader that does
     not shuffle keeps its order. A run that resumes in the middle of an epoch reads and drops the
     batches before. Random changes to single items repeat exactly only without worker processes,
     or if they draw from PyTorch's generator.
@@ -55,12 +56,13 @@ def from_loader(loader: Any) -> Batches:
             f"Expected batches (len and epoch(number, start)) or a DataLoader with a length, "
             f"not a {type(loader).__name__}."
         )
-    return _LoaderBatches(loader)
+    return _LoaderBatches(loader, seed)
 
 
 @dataclass(frozen=True)
 class _LoaderBatches:
     loader: Any
+    seed: int
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -69,10 +71,11 @@ class _LoaderBatches:
         set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
+        number = self.seed * 1_000_003 + epoch
         with torch.random.fork_rng():  # a shuffling sampler draws its seed at the first batch
-            torch.manual_seed(epoch)
+            torch.manual_seed(number)
             if getattr(self.loader, "generator", None) is not None:
-                self.loader.generator.manual_seed(epoch)
+                self.loader.generator.manual_seed(number)
             batches = iter(self.loader)
             first = list(islice(batches, 1))
         for batch in islice(chain(first, batches), start, None):

@@ -34,6 +34,10 @@ def _commit() -> str | None:
     here = Path(mimonets.__file__).parent  # changes anywhere in the package count
     git = ["git", "-C", str(here)]
     try:
+        # An installed package may lie in somebody else's repository, ignored by it.
+        subprocess.run(
+            [*git, "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=True
+        )
         commit = subprocess.run(
             [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
         ).stdout.strip()

@@ -1,7 +1,8 @@
 """One number of ours beside the paper's, and the verdict on the two."""
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Verdict = Literal[
@@ -12,6 +13,7 @@ Verdict = Literal[
     "holds",  # a bound, by simulation
     "differs",  # none of these
     "scaled down",  # trained for less than the paper's recipe asks
+    "diverged",  # training came to nothing with some seed
     "no value in the paper",
     "not run",
 ]
@@ -48,12 +50,13 @@ class Row:
     variant: str = ""  # such as how long it is trained: a panel of its own in a plot
     diverged: int = 0  # seeds that came to nothing and are not in the mean
     note: str = ""
+    by_seed: Mapping[int, float] = field(default_factory=dict)  # what ours is the mean of
 
     @property
     def verdict(self) -> Verdict:
         """Say at a glance how ours relates to the paper's."""
         if self.diverged:
-            return "differs"
+            return "diverged"
         if self.ours is None:
             return "not run"
         if self.at_most is not None:
@@ -72,6 +75,7 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """Give everything that is known as plain data."""
         known = {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        del known["by_seed"]  # the runs have it
         for name in ("diverged", "noise", "our_recipe"):
             if not known[name]:
                 del known[name]
@@ -89,20 +93,26 @@ def accuracy_row(
     """Compare accuracies in percent, each a mean with its deviation over seeds.
 
     They are the same if no further apart than seeds explain: one point at least, three at most.
+    Between those two, one seed beside a value without a spread leaves it unclear.
 
     >>> accuracy_row("small spreads", 96.0, 0.5, 5, (95.2, 0.5)).verdict
     'reproduced'
     >>> accuracy_row("large spreads", 85.67, 19.41, 3, (93.64, 12.66)).verdict
     'unclear'
+    >>> accuracy_row("one seed", 54.4, None, 1, (52.9, None)).verdict
+    'unclear'
     """
     mean, paper_deviation = paper
     noise = seed_noise((deviation, seeds), (paper_deviation, PAPER_SEEDS))
+    tolerance = same_within(noise)
+    if deviation is None and paper_deviation is None and seeds:
+        noise = MOST_POINTS
     return Row(
         what,
         "%",
         ours,
         mean,
-        tolerance=min(max(noise, LEAST_POINTS), MOST_POINTS),
+        tolerance=tolerance,
         noise=noise,
         deviation=deviation,
         paper_deviation=paper_deviation,
@@ -110,6 +120,11 @@ def accuracy_row(
         more_is_better=True,
         **more,
     )
+
+
+def same_within(noise: float) -> float:
+    """Say how far two accuracies may lie apart and still be the same, in points."""
+    return min(max(noise, LEAST_POINTS), MOST_POINTS)
 
 
 def seed_noise(one: tuple[float | None, int], two: tuple[float | None, int]) -> float:

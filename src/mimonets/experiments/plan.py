@@ -25,8 +25,11 @@ from mimonets.recipes.families import former_names
 
 # What may stand in a plan, and of which type it is.
 Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]
+DESCRIPTION: Keys = {
+    **{"source": str, "title": str, "effort": str, "order": int, "needs_gpu": bool, "axis": str}
+}
 PLAN_KEYS: Keys = {
-    **{"source": str, "title": str, "effort": str, "order": int, "needs_gpu": bool, "axis": str},
+    **DESCRIPTION,
     **{"trials": list, "averages": list, "differences": list},
     **{"shared": dict, "templates": list},  # templates: anchors for YAML's <<
 }
@@ -81,13 +84,23 @@ class Trial:
         """Read the recipe, with the changes and the seed."""
         return load_recipe(self.recipe, [*self.settings, *more]).with_seed(seed)
 
-    def command(self) -> str:
-        """Say how to train it by hand."""
+    def commands(self) -> list[str]:
+        """Say how to train it by hand, into the folders that ``mimonets reproduce`` looks in."""
         changes = "".join(f" --set {setting}" for setting in self.settings)
-        if self.teacher:
-            changes += f" --set train.teacher=runs/reproduce/{self.teacher}/seed-0/model"
-        seeds = f" --seeds {len(self.seeds)}" if len(self.seeds) > 1 else ""
-        return f"mimonets train {self.recipe}{changes}{seeds}"
+        place = f"runs/reproduce/{self.name}"
+        if not self.teacher and len(self.seeds) > 1:
+            return [
+                f"mimonets train {self.recipe}{changes} --seeds {len(self.seeds)} --out {place}"
+            ]
+        commands = []
+        for seed in self.seeds:
+            more = f" --set train.seed={seed}" if seed else ""
+            if self.teacher:
+                more += f" --set train.teacher=runs/reproduce/{self.teacher}/seed-{seed}/model"
+            commands.append(
+                f"mimonets train {self.recipe}{changes}{more} --out {place}/seed-{seed}"
+            )
+        return commands
 
     def scaled(self, factor: float) -> "Trial":
         """Train for a fraction of the epochs and steps, in folders of its own."""
@@ -144,6 +157,11 @@ class Plan:
     needs_gpu: bool = False
     axis: str = "trials"  # what accuracy is drawn against: streams, macs or trials
 
+    def teachers_of(self, trial: Trial) -> list[Trial]:
+        """List the trials whose networks teach this one, the teacher's own teacher first."""
+        found = [one for one in self.trials if trial.teacher and one.name == trial.teacher][:1]
+        return [earlier for one in found for earlier in self.teachers_of(one)] + found
+
     def scaled(self, factor: float) -> "Plan":
         """Train every trial for a fraction of its epochs and steps."""
         if not 0 < factor <= 1:
@@ -192,7 +210,7 @@ def _load(name: str, text: str) -> Plan:
         _check(f"{where}, difference {number}", one, DIFFERENCE_KEYS, ("title", "of", "from"))
     return Plan(
         name=name,
-        **{key: content[key] for key in tuple(PLAN_KEYS)[:6] if key in content},
+        **{key: content[key] for key in DESCRIPTION if key in content},
         trials=tuple(_trial(where, {**shared, **trial}) for trial in trials),
         averages=tuple(
             Average(**{**one, "paper": _value(where, one["paper"]) if "paper" in one else None})

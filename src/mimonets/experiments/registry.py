@@ -64,7 +64,7 @@ def trained(plan: Plan) -> Experiment:
         needs_gpu=plan.needs_gpu,
         measure=partial(measure_plan, plan),
         draw=DRAWINGS[plan.axis],
-        commands=tuple(trial.command() for trial in plan.trials),
+        commands=tuple(line for trial in plan.trials for line in trial.commands()),
         plan=plan,
     )
 

@@ -2,14 +2,16 @@
 
 import json
 import math
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mimonets._files import write_text
 from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.compare import Row, accuracy_row
+from mimonets.experiments.compare import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.experiments.uncertain import measure_uncertainty, uncertainty_rows
@@ -18,6 +20,7 @@ from mimonets.recipes.execute import measure_gears, measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
+DIVERGED = "diverged.json"
 UNCERTAINTY = "uncertainty.json"
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
@@ -29,6 +32,8 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
     if options.train:
         for trial, seed in sorted(jobs, key=lambda job: job[1]):  # first all with the first seed
             if options.only in _label(trial, seed) and not _earlier_run(trial, seed, options):
+                for teacher in plan.teachers_of(trial):
+                    train_and_test(teacher, seed, options)
                 train_and_test(trial, seed, options)
     found = [
         read_run_record(trial, seed, options.runs) or _earlier_run(trial, seed, options)
@@ -51,19 +56,22 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
     A run that diverges is an outcome too: it is written down, and the others go on.
     """
     folder = run_folder(trial, seed, options.runs)
-    if (folder / "diverged.json").exists():
+    if (folder / DIVERGED).exists():
+        return
+    if trial.teacher and (options.runs / trial.teacher / f"seed-{seed}" / DIVERGED).exists():
+        options.tell(f"left out {_label(trial, seed)}: its teacher diverged")
         return
     data = tuple(data_settings(options.data_dir, trial.load(seed).data.name))
+    teacher = teacher_settings(trial, seed, options.runs)
+    faster = ("train.compile=true",) if options.compile else ()
     if not (folder / "result.json").exists():
         options.tell(f"training {_label(trial, seed)}")
-        try:
-            teacher = teacher_settings(trial, seed, options.runs)
-            faster = ("train.compile=true",) if options.compile else ()
-            run_recipe(trial.load(seed, (*data, *teacher, *faster)), folder, resume=True)
-        except TrainingDivergedError as error:
-            write_text(folder / "diverged.json", json.dumps({"reason": str(error)}) + "\n")
-            options.tell(f"diverged {_label(trial, seed)}: {error}")
-            return
+    try:  # of a finished run this checks only that it is one of this recipe
+        run_recipe(trial.load(seed, (*data, *teacher, *faster)), folder, resume=True)
+    except TrainingDivergedError as error:
+        write_text(folder / DIVERGED, json.dumps({"reason": str(error)}) + "\n")
+        options.tell(f"diverged {_label(trial, seed)}: {error}")
+        return
     tested = _read(folder / "test.json") if (folder / "test.json").exists() else {}
     kind = "gears" if trial.gears else "modes"
     missing = [one for one in trial.gears or trial.modes if str(one) not in tested.get(kind, {})]
@@ -99,7 +107,7 @@ def teacher_settings(trial: Trial, seed: int, runs: Path) -> tuple[str, ...]:
 def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     """Collect what a finished run left behind; None if it has not finished."""
     folder = run_folder(trial, seed, runs)
-    diverged = (folder / "diverged.json").exists()
+    diverged = (folder / DIVERGED).exists()
     points = trial.gears or trial.modes
     tested = {}
     if not diverged:
@@ -111,7 +119,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     epochs = RunFolder(folder, writes=False).history()
     stride = max(1, -(-len(epochs) // HISTORY_ROWS))
     if diverged:
-        outcome = {"diverged": _read(folder / "diverged.json")["reason"]}
+        outcome = {"diverged": _read(folder / DIVERGED)["reason"]}
     else:
         result = _read(folder / "result.json")
         outcome = {
@@ -152,11 +160,13 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     rows = []
     for mode, title in row_titles(trial).items():
         found = [run["test"][str(mode)] for run in mine]
+        by_seed = {run["seed"]: 100 * run["test"][str(mode)]["accuracy"] for run in mine}
         rows.append(
             accuracy_row(
                 title,
-                *mean_and_deviation([100 * one["accuracy"] for one in found]),
+                *mean_and_deviation(list(by_seed.values())),
                 seeds=len(found),
+                by_seed=by_seed,
                 paper=trial.paper.get(mode, (None, None)),
                 our_recipe=trial.our_recipe,
                 scaled_down=trial.scaled_down,
@@ -184,16 +194,17 @@ def row_titles(trial: Trial) -> dict[int, str]:
 
 
 def average_row(average: Average, rows: list[Row]) -> Row:
-    """Average over trials as the paper does: the mean of their means and of their deviations."""
+    """Average over trials, seed by seed; the spread is that of these averages."""
     parts = [row for row in rows if fnmatchcase(row.what, f"{average.over}*")]
     means = [row.ours for row in parts if row.ours is not None]
-    deviations = [row.deviation for row in parts if row.deviation is not None]
     complete = bool(parts) and len(means) == len(parts)
+    by_seed = {seed: fmean(row.by_seed[seed] for row in parts) for seed in _seeds_of_all(parts)}
     return accuracy_row(
         average.title,
-        mean_and_deviation(means)[0] if complete else None,
-        mean_and_deviation(deviations)[0] if len(deviations) == len(parts) else None,
+        fmean(means) if complete else None,
+        mean_and_deviation(list(by_seed.values()))[1] if complete else None,
         seeds=min((row.seeds or 0 for row in parts), default=0),
+        by_seed=by_seed,
         paper=average.paper or (None, None),
         scaled_down=any(row.scaled_down for row in parts),
         our_recipe=any(row.our_recipe for row in parts),
@@ -203,9 +214,9 @@ def average_row(average: Average, rows: list[Row]) -> Row:
 
 
 def difference_row(difference: Difference, rows: list[Row]) -> Row:
-    r"""Subtract the means of two rows; their spreads, over independent seeds, add as squares.
+    r"""Subtract the means of two rows; the spread is that of the differences seed by seed.
 
-    .. math:: d = \bar a - \bar b, \qquad s_d = \sqrt{s_a^2 + s_b^2}
+    .. math:: d = \bar a - \bar b, \qquad s_d^2 = \frac{1}{n - 1} \sum_i (a_i - b_i - d)^2
     """
     named = {row.what: row for row in rows}
     wrong = [title for title in (difference.of, difference.above) if title not in named]
@@ -215,19 +226,27 @@ def difference_row(difference: Difference, rows: list[Row]) -> Row:
             f"one of {', '.join(named)}."
         )
     a, b = named[difference.of], named[difference.above]
-    spread = (
-        None if a.deviation is None or b.deviation is None else math.hypot(a.deviation, b.deviation)
-    )
+    by_seed = {seed: a.by_seed[seed] - b.by_seed[seed] for seed in _seeds_of_all([a, b])}
+    spread = mean_and_deviation(list(by_seed.values()))[1]
+    noise = 0.0 if spread is None else 2 * spread / math.sqrt(len(by_seed))
     return Row(
         difference.title,
         "points",
         None if a.ours is None or b.ours is None else a.ours - b.ours,
         difference.paper,
+        tolerance=same_within(noise),
+        noise=noise,
         deviation=spread,
         seeds=min(a.seeds or 0, b.seeds or 0),
         scaled_down=a.scaled_down or b.scaled_down,
         diverged=a.diverged + b.diverged,
+        by_seed=by_seed,
     )
+
+
+def _seeds_of_all(rows: Sequence[Row]) -> list[int]:
+    """List the seeds that every row was run with."""
+    return sorted(set.intersection(*(set(row.by_seed) for row in rows))) if rows else []
 
 
 def run_folder(trial: Trial, seed: int, runs: Path) -> Path:

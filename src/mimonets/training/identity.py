@@ -64,12 +64,21 @@ class Identity:
             for name, section in found.items()
         }
         differing = [name for name in _differences(then, self.settings) if name not in self.free]
+        teachers = [section.get("train", {}).get("teacher") for section in (then, self.settings)]
+        if _same_folder(*teachers):
+            differing = [name for name in differing if name != "train.teacher"]
         if differing:
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise ValueError(
                 f"The run in {folder} was started with another recipe: it differs in "
                 f"{', '.join(differing[:4])}{more}. Use the same settings, or another folder."
             )
+
+
+def _same_folder(one: Any, two: Any) -> bool:
+    """Tell whether two paths, such as a relative and an absolute one, lead to one place."""
+    paths = isinstance(one, str) and isinstance(two, str)
+    return paths and Path(one).resolve() == Path(two).resolve()
 
 
 def _plain(section: Any) -> Any:

@@ -62,8 +62,13 @@ def validate(
 
 
 def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None = None) -> None:
-    """Measure batch-norm statistics for the modes that were not trained, or those of them given."""
-    missing = [mode for mode in untrained_modes(state.model) if modes is None or mode in modes]
+    """Measure batch-norm statistics for the modes that are not trained, or those of them given.
+
+    Also for modes that only a curriculum went through: the weights have moved on since.
+    """
+    streams = state.model.num_streams
+    trained = set(state.config.mode_shares(streams)) - set(untrained_modes(state.model))
+    missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]
     count, device = state.config.recalibrate_batches, state.fabric.device
     if not missing or not count:
         return
@@ -89,7 +94,9 @@ def finish(state: TrainState, batches: Batches, run: RunFolder, history: list[Ro
         model.load_state_dict(weights[name])
         calibrate(state, batches)
         run.save_model(model, name)
-    measured = history[-1].get("validation", {}) if history else {}
+    kept_at = state.best_step if keep == "best" else state.step
+    kept = next((row for row in history if row["step"] == kept_at), {})
+    measured = kept.get("validation", {})
     result = TrainResult(
         history=history,
         final={int(mode): row for mode, row in measured.items()},

@@ -57,7 +57,7 @@ def train(
         TrainingDivergedError: too many batches were skipped.
         TrainingInterrupted: Ctrl-C or SIGTERM came; the state was saved.
     """
-    train_batches = as_batches(train_batches)
+    train_batches = as_batches(train_batches, config.seed)
     validation = None if validation is None else as_batches(validation)
     check_fit(model, train_batches, config, validation)
     fabric = launch_fabric(config)

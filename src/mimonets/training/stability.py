@@ -16,13 +16,17 @@ class TrainingDivergedError(RuntimeError):
     """Training cannot go on; the message says why and what to change."""
 
 
+PATIENCE = 10  # skipped batches in a row
+
+
 class GradientFilter:
     r"""Accept or skip batches by the norm of their gradient. MIMONets, appendix D.
 
     .. math:: \text{skip if } \|g\| > 10 \cdot \text{mean of } \|g\| \text{ over last epoch}
 
     The mean is over the batches that were accepted; the first epoch has no limit. A norm that is
-    not finite is always skipped.
+    not finite is always skipped. Skipping leaves the weights where gradients are large, so after
+    ``PATIENCE`` skipped batches in a row one is taken, its gradient clipped to the limit (ours).
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -34,16 +38,24 @@ class GradientFilter:
         self.in_a_row = 0
         self.total_skipped = 0
         self.total_not_finite = 0
+        self.last_skipped = math.nan  # norm of the last batch that was
 
-    def accepts(self, gradient_norm: Tensor | float) -> bool:
-        """Judge a batch, and count it; stop the run after too many skipped ones in a row."""
+    def judge(self, gradient_norm: Tensor | float) -> float:
+        """Judge a batch, and count it; stop the run after too many skipped ones in a row.
+
+        Returns:
+            The largest norm that its gradient may have in the step: infinite as it is, or the
+            limit it is to be clipped to; 0 to skip the batch.
+        """
         norm = float(gradient_norm)  # the one place where a step waits for the device
-        limit = math.inf if self.config.grad_filter is None else self.config.grad_filter
-        if math.isfinite(norm) and norm <= limit * self.last_mean:
-            self.norm_sum += norm
+        factor = self.config.grad_filter
+        limit = math.inf if factor is None else factor * self.last_mean
+        if math.isfinite(norm) and (norm <= limit or self.in_a_row >= PATIENCE):
+            self.norm_sum += min(norm, limit)
             self.accepted += 1
             self.in_a_row = 0
-            return True
+            return math.inf if norm <= limit else limit
+        self.last_skipped = norm
         self.skipped += 1
         self.in_a_row += 1
         self.total_skipped += 1
@@ -52,7 +64,7 @@ class GradientFilter:
             raise TrainingDivergedError(
                 f"{self.in_a_row} batches in a row were skipped: {self._reason(norm)}"
             )
-        return False
+        return 0.0
 
     def end_epoch(self) -> float:
         """Return the mean gradient norm of the epoch, which limits the next one."""
@@ -60,7 +72,7 @@ class GradientFilter:
         if batches > 1 and self.skipped > self.config.max_skip_share * batches:
             raise TrainingDivergedError(
                 f"{self.skipped} of the {batches} batches of an epoch were skipped: "
-                f"{self._reason(math.nan if self.total_not_finite else math.inf)}"
+                f"{self._reason(self.last_skipped)}"
             )
         if self.accepted:
             self.last_mean = self.norm_sum / self.accepted

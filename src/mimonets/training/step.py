@@ -1,5 +1,6 @@
 """One optimiser step: what it does is decided from its number, then done."""
 
+import math
 import random
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -82,9 +83,10 @@ def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
         loss, right = learn(state, plan, batch)
 
     norm = state.gradient_norm()
-    if state.filter.accepts(norm):
-        if config.grad_clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(state.parameters, config.grad_clip, norm)
+    most = min(state.filter.judge(norm), config.grad_clip or math.inf)
+    if most:
+        if most < math.inf:
+            torch.nn.utils.clip_grads_with_norm_(state.parameters, most, norm)
         state.optimizer.step()
         state.tally.add(loss, right, batch)
         if state.average is not None:
