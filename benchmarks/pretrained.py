@@ -59,7 +59,7 @@ FACTS = {
             "A demonstration: 297 test digits by two or three writers; a percent is three digits.",
             "Digits only, centred, upright, one per image, 8x8 pixels. It answers with a digit "
             "whatever it is shown.",
-            "Tiles are close to batching images of half the resolution: see docs/superposition.md.",
+            "Tiles are close to batching images of half the resolution: see docs/apart.md.",
             "Digits that share a pass can influence each other's answers at the borders of tiles: "
             "do not mix inputs of people who must not affect one another.",
         ),

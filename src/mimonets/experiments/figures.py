@@ -29,7 +29,7 @@ def draw_against_streams(record: Record, path: Path) -> Path:
 
 def draw_against_macs(record: Record, path: Path) -> Path:
     """Draw accuracy against multiply-accumulates per input."""
-    rows = [row for row in record["rows"] if "ours" in row]
+    rows = [row for row in record["rows"] if "ours" in row and row["unit"] == "%"]
     figure = against_cost(rows, "macs", "MMAC per input", unit=1e6)
     figure.suptitle(record["title"], fontsize=10)
     return save_figure(figure, path)
