@@ -79,8 +79,7 @@ FACTS = {
             "modes were measured afterwards, on eight batches of 128 training images.",
             "Digits only, centred, upright, one per image, as MNIST prepares them. It answers "
             "with a digit whatever it is shown.",
-            "Tiles are close to batching images of a fifth of the resolution: see "
-            "docs/superposition.md.",
+            "Tiles are close to batching images of a fifth of the resolution: see docs/apart.md.",
             "Digits that share a pass can influence each other's answers at the borders of tiles: "
             "do not mix inputs of people who must not affect one another.",
         ),
