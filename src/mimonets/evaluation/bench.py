@@ -117,7 +117,8 @@ def bench(
     own = {name: mode for name, (_, mode, _) in entries.items()}
     entries |= {name: (other, 1, _described(other)) for name, other in others.items()}
 
-    inputs = _place_inputs(model.example_inputs(settings.batch_size), settings)
+    first: Any = next(iter(entries.values()))[0]  # all of them take inputs like these
+    inputs = _place_inputs(first.example_inputs(settings.batch_size), settings)
     contenders = [
         _contender(name, model, inputs, mode, settings)
         for name, (model, mode, _) in entries.items()

@@ -5,7 +5,6 @@ memory a process needs with one mode open and with all.
 """
 
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from mimonets._memory import keep_freed_memory
 from mimonets._messages import did_you_mean
 from mimonets.evaluation.bench import BenchSettings, build
 from mimonets.evaluation.macs import count_macs, default_modes
-from mimonets.evaluation.throughput import Contender, Timing, race
+from mimonets.evaluation.throughput import Contender, Timing, quartiles, race
 from mimonets.inference import BACKENDS, Engine, export
 from mimonets.models import alternatives_of, name_of
 from mimonets.vsa import check_active_streams
@@ -244,7 +243,5 @@ def median_ratio(one: Sequence[float], other: Sequence[float]) -> dict[str, floa
     {'median': 2.0, 'low': 2.0, 'high': 3.0}
     """
     ratios = [b / a for a, b in zip(one, other, strict=True)]
-    if len(ratios) == 1:
-        return dict.fromkeys(("median", "low", "high"), ratios[0])
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    low, middle, high = quartiles(ratios)
     return {"median": middle, "low": low, "high": high}

@@ -35,7 +35,7 @@ class Timing:
     @property
     def spread(self) -> tuple[float, float]:
         """Inputs per second at the slower and the faster quartile."""
-        low, _, high = _quartiles(self.seconds)
+        low, _, high = quartiles(self.seconds)
         return self.inputs / high, self.inputs / low
 
     def speedup_over(self, other: "Timing") -> tuple[float, float, float]:
@@ -43,7 +43,7 @@ class Timing:
 
         The rounds are neighbours in time, so a machine that slows down for a while slows both.
         """
-        low, middle, high = _quartiles(
+        low, middle, high = quartiles(
             [
                 (self.inputs / mine) / (other.inputs / theirs)
                 for mine, theirs in zip(self.seconds, other.seconds, strict=True)
@@ -126,7 +126,8 @@ def time_shares(
     }
 
 
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Give the lower quartile, the median and the upper quartile."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")

@@ -202,7 +202,9 @@ class HardwareConfig(Config):
     """How it runs."""
 
     precision: PrecisionName = "32"  # or bf16: mixed precision
-    accumulate: int = whole(1)  # work on a batch in so many parts: less memory, the same step
+    # Work on a batch in so many parts: less memory, the same step (but for distill_features, which
+    # compares the inputs of a part).
+    accumulate: int = whole(1)
     accelerator: str = "auto"  # or cpu, cuda, mps
     devices: int = whole(1)  # processes on this machine, each with a batch of its own
     num_nodes: int = whole(1)  # machines
