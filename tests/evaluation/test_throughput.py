@@ -36,8 +36,8 @@ def test_a_race_without_rounds_is_refused(settings):
 
 def test_time_shares_add_up_and_leave_no_hooks():
     model = MIMOConv(TINY).eval()
-    shares = time_shares(model, model.example_inputs(4), rounds=3, active_streams=2)
-    assert sum(shares.values()) == pytest.approx(1, abs=0.2)  # medians of shares
+    shares = time_shares(model, model.example_inputs(4), rounds=9, active_streams=2)
+    assert 0.5 < sum(shares.values()) < 1.5  # medians of shares, on a machine that may be busy
     assert not any(child._forward_hooks or child._forward_pre_hooks for child in model.children())
 
 
