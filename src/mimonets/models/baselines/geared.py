@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets._inputs import InputSpec
-from mimonets.layers import init_convolution
+from mimonets.layers import BatchNorm2d, init_convolution
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
 from mimonets.models.baselines.wide_resnet import WideResNetConfig
 from mimonets.vsa import check_active_streams
@@ -117,7 +117,7 @@ class GearNorm(nn.ModuleList):
     """A batch norm for each gear."""
 
     def __init__(self, maps: int, config: GearedWideResNetConfig) -> None:
-        super().__init__(nn.BatchNorm2d(part_of(maps, part)) for part in config.parts)
+        super().__init__(BatchNorm2d(part_of(maps, part)) for part in config.parts)
 
 
 class GearBlock(nn.Module):
