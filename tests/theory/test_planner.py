@@ -90,6 +90,8 @@ def test_grids_hold_all_streams(streams):
     ("asked", "message"),
     [
         ({"dim": 0}, "dim=0 does not fit: pass an integer from 1 to 65536"),
+        ({"dim": 64.5}, "dim=64.5 does not fit: pass an integer"),
+        ({"num_streams": 4.5}, "num_streams=4.5 does not fit: pass an integer"),
         ({"num_streams": 5000}, "num_streams=5000 does not fit"),
         ({"items": 0}, "items=0 does not fit"),
         ({"tokens": -1}, "tokens=-1 does not fit"),

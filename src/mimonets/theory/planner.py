@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mimonets._config import is_whole
 from mimonets.theory.cleanup import cleanup_noise_typical, wrong_item_bound
 from mimonets.theory.dimensionality import (
     MANY,
     any_pair_bound,
+    check_probability,
     interference_bound,
     interference_probability,
     streams_apart,
@@ -200,13 +202,9 @@ def _check(
         "tokens": (tokens, MANY),
     }
     for name, (value, most) in whole.items():
-        if not 1 <= value <= most:
+        if not is_whole(value) or not 1 <= value <= most:
             raise ValueError(f"{name}={value} does not fit: pass an integer from 1 to {most}.")
-    if not 0 < probability < 1:
-        raise ValueError(
-            f"probability={probability} does not fit: tolerate something between 0 and 1, "
-            f"such as 0.05."
-        )
+    check_probability(probability)
     if not alpha > 0:
         raise ValueError(f"alpha={alpha} does not fit: tolerate a share above 0, such as 0.5.")
     if not 0 < abs(cosine) <= 1:
