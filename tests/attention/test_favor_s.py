@@ -395,3 +395,8 @@ def test_errors_say_what_fits():
         favor_s(q, k, v, keys, phi, normalise="both")
     with pytest.raises(ValueError, match=r"\(groups, m, n, tokens\), here \(2, 3, 2, 5\)"):
         favor_s(q, k, v, keys, phi, mask=torch.ones(2, 5, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"\(0, 3, 2, .*no tokens to attend to: pass at least one"):
+        favor_s(q[:0], k[:0], v[:0], keys, phi)
+    none = [x[..., :0, :] for x in (q, k, v)]
+    with pytest.raises(ValueError, match="no tokens to attend to"):
+        favor_s_step(*none, keys, phi)

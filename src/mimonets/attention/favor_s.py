@@ -178,6 +178,7 @@ def favor_s_step(
         The answers to the new tokens, and the state for the next call.
     """
     stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
+    check_tokens(q)
     with without_autocast(v):
         keys, damped = _binding_keys(stream_keys, v, damping)
         mixture, normaliser, after = advance(
