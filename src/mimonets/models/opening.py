@@ -212,7 +212,7 @@ def _make_binding(config: Any, dim: int, generator: Generator | None) -> Positio
         return HRRBinding(
             gaussian_keys(*size, generator=generator), trainable=config.trainable_keys
         )
-    if config.binding == "hadamard":
+    if config.binding == "hadamard":  # signs: there is nothing between -1 and 1 to train
         return HadamardBinding(bipolar_keys(*size, generator=generator), trainable=False)
     keys = matrix_keys(*size, generator=generator)
     if config.identity_start:

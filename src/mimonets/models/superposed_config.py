@@ -31,7 +31,7 @@ class SuperposedConfig(Config):
     unbinding: UnbindingName | None = None  # per stream; None: a matrix; no keys: taken apart
     identity_start: bool = False  # matrices start near the identity, for pretrained networks
     unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
-    trainable_keys: bool = True
+    trainable_keys: bool = True  # of hrr and matrix; signs (hadamard) stay what they are
     builder: str = ""  # what builds the network again when it is loaded, see register_builder
     builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
 
