@@ -36,7 +36,7 @@ class SuperposedConfig(Config):
     builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
 
     @property
-    def alone(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether nothing is bound: one stream, and no modules named."""
         return self.num_streams == 1 and not self.bind_after and not self.unbind_before
 
