@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import math
 
@@ -15,6 +16,8 @@ from mimonets.attention import (
     favor_s_step,
     linear_attention,
 )
+from mimonets.attention.favor_s import favor_s_bundled
+from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.vsa import bipolar_keys
 
 G, M, N, HEADS, DIM = 2, 3, 2, 2, 7
@@ -382,6 +385,12 @@ def test_it_exports_for_any_number_of_tokens():
     *longer, _ = random_case(tokens=11, dtype=torch.float32)
     mask = random_mask(11)
     assert_close(program.module()(*longer, mask), Attention(False)(*longer, mask))
+
+
+def test_functions_and_modules_take_chunks_of_one_size():
+    for function in (favor_s, favor_s_bundled):
+        default = inspect.signature(function).parameters["chunk_size"].default
+        assert default == FavorS.chunk_size == BundledFavorS.chunk_size
 
 
 def test_errors_say_what_fits():

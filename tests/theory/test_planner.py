@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mimonets.theory import any_pair_bound, chebyshev, plan, typical_crosstalk
-from mimonets.theory.planner import MOST_STREAMS, square_grid
+from mimonets.theory.planner import MOST_STREAMS
+from mimonets.vsa import squarest_grid
 
 
 def test_the_papers_example():
@@ -81,7 +82,7 @@ def test_a_plan_is_plain_data():
 
 @given(st.integers(1, 300))
 def test_grids_hold_all_streams(streams):
-    rows, columns = square_grid(streams)
+    rows, columns = squarest_grid(streams)
     assert rows * columns == streams
     assert rows <= columns
 
