@@ -1,4 +1,4 @@
-"""How a network of others is opened: wrappers are put in, then a trial pass looks for leaks."""
+"""How a third-party network is opened: wrappers are put in, then a trial pass looks for leaks."""
 
 from dataclasses import replace
 from functools import partial

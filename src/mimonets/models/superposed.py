@@ -1,6 +1,6 @@
 """superpose(): any network takes several inputs per pass.
 
-A network of others has no idea of streams. Between two of its modules it is given superpositions:
+A third-party network has no idea of streams. Between two of its modules it is given superpositions:
 what comes out of ``bind_after`` is bound and added up group by group, and before ``unbind_before``
 every input is read out again. Whatever lies between runs once per group. MIMONets, section 2.
 """

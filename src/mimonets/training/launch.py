@@ -108,7 +108,7 @@ def check_fit(
             f"forward(inputs, active_streams=...), and {name} is none: num_streams is {streams!r}."
         )
     problems = []
-    settings = getattr(model, "config", None)  # networks of others need not have one
+    settings = getattr(model, "config", None)  # third-party networks need not have one
     tokens = hasattr(settings, "vocab_size")
     if tokens and config.mixup:
         problems.append(
