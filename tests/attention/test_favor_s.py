@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import math
 
@@ -15,6 +16,8 @@ from mimonets.attention import (
     favor_s_step,
     linear_attention,
 )
+from mimonets.attention.favor_s import favor_s_bundled
+from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.vsa import bipolar_keys
 
 G, M, N, HEADS, DIM = 2, 3, 2, 2, 7
@@ -384,6 +387,12 @@ def test_it_exports_for_any_number_of_tokens():
     assert_close(program.module()(*longer, mask), Attention(False)(*longer, mask))
 
 
+def test_functions_and_modules_take_chunks_of_one_size():
+    for function in (favor_s, favor_s_bundled):
+        default = inspect.signature(function).parameters["chunk_size"].default
+        assert default == FavorS.chunk_size == BundledFavorS.chunk_size
+
+
 def test_errors_say_what_fits():
     q, k, v, keys = random_case()
     phi = ReLUFeatures(DIM, 11, generator=rng())
@@ -395,3 +404,8 @@ def test_errors_say_what_fits():
         favor_s(q, k, v, keys, phi, normalise="both")
     with pytest.raises(ValueError, match=r"\(groups, m, n, tokens\), here \(2, 3, 2, 5\)"):
         favor_s(q, k, v, keys, phi, mask=torch.ones(2, 5, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"\(0, 3, 2, .*no tokens to attend to: pass at least one"):
+        favor_s(q[:0], k[:0], v[:0], keys, phi)
+    none = [x[..., :0, :] for x in (q, k, v)]
+    with pytest.raises(ValueError, match="no tokens to attend to"):
+        favor_s_step(*none, keys, phi)

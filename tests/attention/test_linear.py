@@ -308,6 +308,10 @@ def test_errors_say_what_fits():
         linear_attention(q, k, v, phi, mask=mask.float())
     with pytest.raises(ValueError, match=r"no tokens to attend to: pass at least one"):
         linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], phi)
+    with pytest.raises(ValueError, match=r"no tokens to attend to"):
+        linear_attention(q[:0], k[:0], v[:0], phi)
+    with pytest.raises(ValueError, match=r"no tokens to attend to"):
+        linear_attention_step(q[:, :, :0], k[:, :, :0], v[:, :, :0], phi)
     with pytest.raises(ValueError, match=r"chunk_size=0.*at least 1"):
         linear_attention(q, k, v, phi, causal=True, chunk_size=0)
     with pytest.raises(ValueError, match=r"dimension 4.*dim=7"):

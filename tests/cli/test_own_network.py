@@ -1,4 +1,4 @@
-"""Networks of others on the command line: --import names the module with their builder."""
+"""Third-party networks on the command line: --import names the module with their builder."""
 
 import json
 import sys

@@ -238,7 +238,7 @@ def test_pairs_cost_two_encodings():
     assert pair["attention"].plain == 2 * single["attention"].plain
 
 
-# Networks of others
+# Third-party networks
 
 
 class Gate(nn.Module):

@@ -12,19 +12,21 @@ def penalty_by_convolution(weight, stride):
     """Convolve the kernel with itself, zero-padded, and compare with a delta. Appendix B.2."""
     if weight.shape[0] > weight.shape[1]:
         weight = weight.transpose(0, 1)
-    size = weight.shape[-1]
-    padding = (size - 1) // stride * stride
-    gram = F.conv2d(weight, weight, padding=padding, stride=stride)
+    steps = (stride, stride) if isinstance(stride, int) else stride
+    reach = [(size - 1) // step for size, step in zip(weight.shape[2:], steps, strict=True)]
+    padding = [shifts * step for shifts, step in zip(reach, steps, strict=True)]
+    gram = F.conv2d(weight, weight, padding=padding, stride=steps)
     delta = torch.zeros_like(gram)
-    center = padding // stride
-    delta[:, :, center, center] = torch.eye(len(weight), dtype=weight.dtype)
+    delta[:, :, reach[0], reach[1]] = torch.eye(len(weight), dtype=weight.dtype)
     return (gram - delta).square().sum() / 2
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize(
-    "shape", [(3, 5, 3, 3), (5, 3, 3, 3), (4, 4, 1, 1), (7, 2, 1, 1), (2, 3, 5, 5)]
-)
+SHAPES = [(3, 5, 3, 3), (5, 3, 3, 3), (4, 4, 1, 1), (7, 2, 1, 1), (2, 3, 5, 5), (2, 3, 4, 4)]
+OBLONG = [(3, 5, 1, 7), (5, 3, 7, 1), (2, 3, 3, 5), (2, 3, 4, 2)]
+
+
+@pytest.mark.parametrize("stride", [1, 2, (1, 2), (3, 1)])
+@pytest.mark.parametrize("shape", SHAPES + OBLONG)
 def test_the_penalty_matches_the_convolution_of_the_paper_gradients_too(shape, stride):
     weight = torch.randn(shape, dtype=torch.float64)
     assert_close(isometry_penalty(weight, stride), penalty_by_convolution(weight, stride))
@@ -56,9 +58,27 @@ def test_no_penalty_means_lengths_are_preserved():
 
 
 def test_the_total_runs_over_all_convolutions_with_their_strides():
-    net = nn.Sequential(nn.Conv2d(2, 3, 3, stride=2), nn.ReLU(), nn.Conv2d(3, 3, 1))
-    expected = penalty_by_convolution(net[0].weight, 2) + penalty_by_convolution(net[2].weight, 1)
+    net = nn.Sequential(
+        nn.Conv2d(2, 3, 3, stride=2), nn.ReLU(), nn.Conv2d(3, 3, (1, 5), stride=(1, 3))
+    )
+    expected = penalty_by_convolution(net[0].weight, 2)
+    expected = expected + penalty_by_convolution(net[2].weight, (1, 3))
     assert_close(total_isometry_penalty(net), expected)
+
+
+def test_a_module_without_convolutions_has_no_penalty():
+    assert total_isometry_penalty(nn.Linear(2, 3, dtype=torch.float64)).dtype == torch.float64
+    assert total_isometry_penalty(nn.ReLU()) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [({"groups": 4}, "groups=4"), ({"dilation": (1, 2)}, r"dilation=\(1, 2\)")],
+)
+def test_groups_and_dilation_are_refused_by_the_name_of_the_layer(settings, what):
+    net = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 4, 3, **settings))
+    with pytest.raises(ValueError, match=f"The convolution '1' has .*{what}.*knows neither"):
+        total_isometry_penalty(net)
 
 
 def test_skip_scale_starts_at_nothing_and_learns():

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mimonets.layers import HRRBinding, MBATBinding
-from mimonets.vsa import circular_convolution, gaussian_keys, matrix_bind, matrix_keys
+from mimonets.layers import HadamardBinding, HRRBinding, MBATBinding
+from mimonets.vsa import bipolar_keys, circular_convolution, gaussian_keys, matrix_bind, matrix_keys
 from oracles import gradients
 
 
@@ -100,6 +100,20 @@ def test_orthonormal_keys_cost_nothing():
 def test_an_isometric_matrix_key_costs_nothing():
     q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
     assert_close(MBATBinding(q[None]).penalty(), torch.tensor(0.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("num_streams", [1, 3])
+def test_keys_of_signs_have_length_one_whatever_the_width(num_streams):
+    keys = bipolar_keys(num_streams, 7, generator=torch.Generator().manual_seed(0)).double()
+    assert_close(HadamardBinding(keys).penalty(), torch.as_tensor(penalty_loops(keys / 7**0.5)))
+    stretched = torch.rand(num_streams, 7, dtype=torch.float64)
+    wanted = torch.as_tensor(penalty_loops(stretched / 7**0.5))
+    assert_close(HadamardBinding(stretched).penalty(), wanted)
+
+
+def test_orthogonal_signs_cost_nothing():
+    signs = torch.tensor([[1.0, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1]])
+    assert HadamardBinding(signs).penalty() == 0
 
 
 def test_frozen_keys_get_no_gradient_and_are_saved():

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
-from mimonets.layers import StreamBatchNorm, recalibrate, running, untrained_modes
+from mimonets.layers import StreamBatchNorm, keep_mode, recalibrate, running, untrained_modes
 
 
 def scaled(active, seed=0):
@@ -209,3 +210,22 @@ def test_a_converted_layer_of_one_stream_is_the_batch_norm_it_was():
 
 def test_instance_norm_is_left_alone():
     assert type(StreamBatchNorm.convert(nn.InstanceNorm2d(3), 2)) is nn.InstanceNorm2d
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_gradient_checkpointing_trains_the_mode_that_ran_and_once(momentum):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(3, 3, 3), StreamBatchNorm(3, 4, momentum=momentum))
+    saving = copy.deepcopy(plain)
+    for active in (2, 4, 1):
+        with running(active):
+            answers = plain(scaled(active))
+            again = checkpoint(saving, scaled(active), use_reentrant=False, context_fn=keep_mode)
+        assert_close(again, answers)
+        for y in (answers, again):  # backward runs outside of the mode
+            y.pow(3).sum().backward()
+    assert saving[1].batches_seen.tolist() == [1, 1, 0, 1]
+    for found, wanted in zip(saving.buffers(), plain.buffers(), strict=True):
+        assert_close(found, wanted, rtol=0, atol=0)
+    for found, wanted in zip(saving.parameters(), plain.parameters(), strict=True):
+        assert_close(found.grad, wanted.grad)

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from mimonets.layers import ShrunkTiles, Tiles, each_alone, make_views
-from mimonets.layers.tiles import squarest_grid
+from mimonets.vsa import squarest_grid
 
 
 def canvas_by_hand(x, rows, columns):

@@ -142,6 +142,9 @@ def test_training_draws_a_gear_for_every_step(tmp_path):
     [
         ({"widths": (1.0, 0.5)}, "must be equally long"),
         ({"widths": (1.0, 0.5, 1.5)}, "fractions above 0 and at most 1"),
+        ({"widths": 0.5}, "widths=0.5 and shrinks=.* must be tuples"),
+        ({"widths": (1.0, "half", 0.5)}, "fractions above 0 and at most 1"),
+        ({"shrinks": (1, 1, 1.5)}, "must be integers >= 1"),
         ({"shrinks": (1, 2, 8)}, "leave 4 of 16 pixels"),
         ({"stem_stride": 2}, "stem_stride=2 is not for networks with gears"),
     ],
@@ -149,6 +152,12 @@ def test_training_draws_a_gear_for_every_step(tmp_path):
 def test_gears_that_make_no_sense_are_refused(settings, problem):
     with pytest.raises(ValueError, match=problem):
         small(**settings)
+
+
+def test_images_too_small_for_a_gear_are_refused():
+    model = GearedWideResNet(small(widths=(1.0, 1.0), shrinks=(1, 4)))
+    with pytest.raises(ValueError, match="12x15 are too small for gear 2.*shrinks them by 4.* 16 "):
+        model(torch.zeros(1, 3, 12, 15), gear=2)
 
 
 @pytest.mark.parametrize("gear", [0, 4, True, "fast"])

@@ -86,7 +86,7 @@ def test_longer_padding_changes_nothing(make):
 
 
 @every_model
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int16, torch.int32])
 def test_token_ids_may_be_integers_of_any_size(make, dtype):
     model = make().eval()
     tokens, mask = tokens_and_mask()

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mimonets import MIMOConv, WideResNet, WideResNetConfig, load, save
 from mimonets.evaluation import count_macs
 from mimonets.layers import running
-from mimonets.layers.tiles import squarest_grid
+from mimonets.vsa import squarest_grid
 from small_networks import lived_in
 from small_networks import small as small_conv
 

@@ -47,6 +47,14 @@ def test_as_many_answers_as_inputs_in_every_mode_and_for_every_batch_size():
             assert model(torch.randn(size, 1, 9, 9), active_streams=active).shape == (size, 7)
 
 
+@pytest.mark.parametrize("wish", [True, False])
+@pytest.mark.parametrize("binding", ["hrr", "hadamard", "matrix"])
+def test_keys_are_trained_if_wished_but_signs_never(binding, wish):
+    model = superposed_cnn(binding=binding, trainable_keys=wish)
+    keys = model.network[2].binding.stream_keys
+    assert keys.requires_grad == (wish and binding != "hadamard")
+
+
 @pytest.mark.parametrize("binding", ["hrr", "hadamard", "matrix"])
 @pytest.mark.parametrize("unbinding", ["matrix", "classifier"])
 def test_it_is_stem_binding_trunk_unbinding_and_head(binding, unbinding):

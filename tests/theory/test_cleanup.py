@@ -93,5 +93,20 @@ def test_alone_an_entry_is_mistaken_only_for_its_twin():
     assert wrong_item_bound(3, 1, 5) == 4 / 8
     by_streams = [wrong_item_bound(64, streams, 10) for streams in range(1, 30)]
     assert by_streams == sorted(by_streams)
-    with pytest.raises(ValueError, match="items=0 do not fit: all must be at least 1"):
-        wrong_item_bound(4, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: wrong_item_bound(4, 1, 0), "items=0 does not fit: pass an integer >= 1"),
+        (lambda: wrong_item_bound(4, 0, 2), "num_streams=0 does not fit: pass an integer >= 1"),
+        (lambda: cleanup_noise_typical(64, 0, 0.5), "num_streams=0 does not fit"),
+        (lambda: cleanup_noise_typical(-64, 3, 0.5), "dim=-64 is no width"),
+        (lambda: cleanup_noise_typical(64, 2.5, 0.5), "num_streams=2.5 does not fit"),
+        (lambda: cleanup_noise_bound(torch.ones(2, 4), torch.ones(4), -1, 0.5), "from 0 to 1"),
+        (lambda: cleanup_noise_bound(torch.ones(2, 4), torch.ones(4), 2, 0.5), "stream=2 is none"),
+    ],
+)
+def test_errors_say_what_came_and_what_fits(ask, message):
+    with pytest.raises(ValueError, match=message):
+        ask()

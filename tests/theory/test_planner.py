@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mimonets.theory import any_pair_bound, chebyshev, plan, typical_crosstalk
-from mimonets.theory.planner import MOST_STREAMS, square_grid
+from mimonets.theory.planner import MOST_STREAMS
+from mimonets.vsa import squarest_grid
 
 
 def test_the_papers_example():
@@ -81,7 +82,7 @@ def test_a_plan_is_plain_data():
 
 @given(st.integers(1, 300))
 def test_grids_hold_all_streams(streams):
-    rows, columns = square_grid(streams)
+    rows, columns = squarest_grid(streams)
     assert rows * columns == streams
     assert rows <= columns
 
@@ -90,6 +91,8 @@ def test_grids_hold_all_streams(streams):
     ("asked", "message"),
     [
         ({"dim": 0}, "dim=0 does not fit: pass an integer from 1 to 65536"),
+        ({"dim": 64.5}, "dim=64.5 does not fit: pass an integer"),
+        ({"num_streams": 4.5}, "num_streams=4.5 does not fit: pass an integer"),
         ({"num_streams": 5000}, "num_streams=5000 does not fit"),
         ({"items": 0}, "items=0 does not fit"),
         ({"tokens": -1}, "tokens=-1 does not fit"),

@@ -26,7 +26,11 @@ def run_in_two_processes(folder, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    ["conv", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("former", "conv-cut"))],
+    [
+        "conv",
+        "geared",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("former", "conv-cut")),
+    ],
 )
 def test_two_processes_train_like_one_with_twice_the_batch(tmp_path, kind):
     found = run_in_two_processes(tmp_path / "two", kind)

@@ -5,6 +5,8 @@ import torch
 from mimonets import (
     DataMUXFormer,
     DataMUXFormerConfig,
+    GearedWideResNet,
+    GearedWideResNetConfig,
     MIMOConv,
     MIMOConvConfig,
     MIMOFormer,
@@ -62,6 +64,13 @@ def tiny_conv(**settings):
     torch.manual_seed(0)
     config = {"depth": 10, "width": 1, "initial_width": 1, "num_classes": 3, "num_streams": 2}
     return MIMOConv(MIMOConvConfig(**(config | {"in_channels": 1, "image_size": 8} | settings)))
+
+
+def tiny_geared():
+    torch.manual_seed(0)
+    config = {"depth": 10, "width": 1, "num_classes": 3, "in_channels": 1, "image_size": 8}
+    gears = {"widths": (1.0, 0.5, 0.5), "shrinks": (1, 1, 2)}
+    return GearedWideResNet(GearedWideResNetConfig(**config, **gears))
 
 
 def tiny_former(**settings):

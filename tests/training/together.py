@@ -13,6 +13,7 @@ from training.tiny import (
     tiny_conv,
     tiny_datamux,
     tiny_former,
+    tiny_geared,
 )
 
 
@@ -45,6 +46,9 @@ def run(folder, kind, devices):
     elif kind == "datamux":
         config = sequence_config(batch_size=4 * times, retrieval=0.5, **settings)
         model, batches, check = tiny_datamux(dropout=0.0), TinySequences(6), TinySequences(2)
+    elif kind == "geared":
+        config = tiny_config(batch_size=4 * times, isometry=0, **settings)
+        model, batches, check = tiny_geared(), TinyBatches(6, 4), TinyBatches(2)
     else:
         slow_inputs = "per-stream" if kind == "conv-cut" else "all"
         config = tiny_config(

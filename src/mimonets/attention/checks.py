@@ -4,10 +4,13 @@ import torch
 from torch import Tensor
 
 
-def check_tokens(q: Tensor, chunk_size: int) -> None:
+def check_tokens(q: Tensor, chunk_size: int = 1) -> None:
     """Refuse to attend to nothing, and chunks of nothing."""
-    if q.shape[-2] == 0:
-        raise ValueError("There are no tokens to attend to: pass at least one per sequence.")
+    if any(size == 0 for size in q.shape):
+        raise ValueError(
+            f"In queries of shape {tuple(q.shape)} there are no tokens to attend to: pass at least "
+            f"one sequence of at least one token."
+        )
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
 

@@ -18,6 +18,7 @@ from mimonets.attention.sums import (
 # g groups   m, n the two stream axes   h heads   t tokens   d head size
 
 Normalise = Literal["stream", "joint"]
+CHUNK_SIZE = 64  # tokens; half of what one stream takes: M x N scores per pair of tokens
 
 
 def favor_s(
@@ -31,7 +32,7 @@ def favor_s(
     causal: bool = False,
     normalise: Normalise = "stream",
     damping: bool = True,
-    chunk_size: int = 32,
+    chunk_size: int = CHUNK_SIZE,
 ) -> Tensor:
     r"""Attend in M x N streams at about the price of max(M, N) of them.
 
@@ -106,7 +107,7 @@ def favor_s_bundled(
     mask: Tensor | None = None,
     causal: bool = False,
     damping: bool = True,
-    chunk_size: int = 32,
+    chunk_size: int = CHUNK_SIZE,
 ) -> Tensor:
     r"""Attend in superposition, with bundles that were made before the projections.
 
@@ -178,6 +179,7 @@ def favor_s_step(
         The answers to the new tokens, and the state for the next call.
     """
     stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
+    check_tokens(q)
     with without_autocast(v):
         keys, damped = _binding_keys(stream_keys, v, damping)
         mixture, normaliser, after = advance(

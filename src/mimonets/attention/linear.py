@@ -87,6 +87,7 @@ def linear_attention_step(
         The answers to the new tokens, and the state for the next call.
     """
     _check(q, k, v, mask)
+    check_tokens(q)
     with without_autocast(v):
         mixture, normaliser, after = advance(
             _as_grid(q, mask),

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from mimonets.attention.favor_s import Normalise, favor_s, favor_s_bundled
+from mimonets.attention.favor_s import CHUNK_SIZE, Normalise, favor_s, favor_s_bundled
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.linear import linear_attention
 from mimonets.attention.softmax import softmax_attention
@@ -86,7 +86,7 @@ class FavorS(nn.Module):
     """
 
     stream_keys: Tensor
-    chunk_size = 64  # smaller than for one stream: M x N scores per pair of tokens
+    chunk_size = CHUNK_SIZE
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ def import_modules(names: Sequence[str]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:  # it is code of others
+        except Exception as error:  # it is third-party code
             line = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(
                 f"--import {name[:100]} fails: {line[:300]} (name a module as Python does, such as "

@@ -150,7 +150,7 @@ def _time(
     }
     return result, {
         "models": {
-            title: asdict(getattr(config, "config", config))  # of a network of others: its own
+            title: asdict(getattr(config, "config", config))  # of a third-party network: its own
             for title, config in zip(titles, configs, strict=True)
         },
         "environment": environment(),

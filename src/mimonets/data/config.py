@@ -43,7 +43,8 @@ class DataConfig(Config):
         found = super().problems()
         sizes = self.sizes
         if sizes is not None and not (
-            len(sizes) == 3
+            isinstance(sizes, tuple | list)
+            and len(sizes) == 3
             and all(is_whole(size) for size in sizes)
             and min(sizes[0], sizes[2]) >= 1
             and sizes[1] >= 0
@@ -52,7 +53,7 @@ class DataConfig(Config):
                 f"sizes={sizes!r} must be three integers: train, validation and test items, where "
                 f"only validation may be 0."
             )
-        record = DATASETS.get(self.name)
+        record = DATASETS.get(self.name) if isinstance(self.name, str) else None
         if record is None:
             hint = did_you_mean(str(self.name), DATASETS)
             found.append(

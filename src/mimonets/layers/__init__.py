@@ -8,6 +8,7 @@ from mimonets.layers.isometric import (
     isometry_penalty,
     total_isometry_penalty,
 )
+from mimonets.layers.mode import keep_mode, running, running_mode
 from mimonets.layers.position_binding import (
     HadamardBinding,
     HRRBinding,
@@ -18,8 +19,6 @@ from mimonets.layers.stream_norm import (
     StreamBatchNorm,
     StreamBatchNorm2d,
     recalibrate,
-    running,
-    running_mode,
     untrained_modes,
 )
 from mimonets.layers.tied import Lanes, TiedConv2d, TiedLayer, TiedLinear
@@ -59,6 +58,7 @@ __all__ = [
     "full_problems",
     "init_convolution",
     "isometry_penalty",
+    "keep_mode",
     "make_activation",
     "make_views",
     "recalibrate",

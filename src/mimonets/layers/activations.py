@@ -32,6 +32,8 @@ def make_activation(name: ActivationName, maps: int) -> nn.Module:
 
     .. math:: \mathrm{pReLU}_b(x) = \max(x, 0) + b \min(x, 0), \quad b = 0.5 \text{ at the start}
 
+    The paper has b between -1 and 1; here training may move it beyond.
+
     ``srelu`` is :class:`ShiftedReLU`.
     """
     if name == "relu":

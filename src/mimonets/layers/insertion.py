@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mimonets.layers.mode import running_mode
 from mimonets.layers.position_binding import PositionBinding
-from mimonets.layers.stream_norm import running_mode
 from mimonets.layers.tiles import ShrunkTiles
 from mimonets.layers.tying import EnterLanes, LeaveLanes
 from mimonets.layers.unbinding import StreamUnbinding

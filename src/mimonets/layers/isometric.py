@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from mimonets.layers.tied import TiedConv2d
 
-# o, i output and input maps   k kernel size
+# o, i output and input maps   h, w height and width of the kernel
 
 
-def isometry_penalty(weight: Tensor, stride: int = 1) -> Tensor:
+def isometry_penalty(weight: Tensor, stride: int | tuple[int, ...] = 1) -> Tensor:
     r"""Measure how far a convolution is from an isometry, in whichever direction it can be one.
 
     .. math:: L(W) = \tfrac{1}{2} \| \mathrm{Conv}(W, W) - \delta \|_F^2
@@ -22,37 +22,49 @@ def isometry_penalty(weight: Tensor, stride: int = 1) -> Tensor:
     multiplications instead of 225 C^3. Qi et al., "Deep isometric learning", ICML 2020.
 
     Args:
-        weight: (o, i, k, k).
-        stride: the stride of the layer that uses it.
+        weight: (o, i, h, w), of a convolution without groups and dilation.
+        stride: the stride of the layer that uses it; two numbers for height and width.
     """
     if weight.shape[0] > weight.shape[1]:
         weight = weight.transpose(0, 1)
-    weight = weight.permute(0, 2, 3, 1).contiguous()  # o k k i
-    size = weight.shape[1]
+    weight = weight.permute(0, 2, 3, 1).contiguous()  # o h w i
+    height, width = weight.shape[1:3]
+    step_down, step_right = (stride, stride) if isinstance(stride, int) else stride
 
     def gram(down: int, right: int) -> Tensor:
         """Correlate the kernel with itself, shifted by (down, right) taps."""
-        moved = weight[:, down:, max(right, 0) : size + min(right, 0)]
-        still = weight[:, : size - down, max(-right, 0) : size - max(right, 0)]
+        moved = weight[:, down:, max(right, 0) : width + min(right, 0)]
+        still = weight[:, : height - down, max(-right, 0) : width - max(right, 0)]
         return moved.flatten(1) @ still.flatten(1).T
 
     identity = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
     total = (gram(0, 0) - identity).square().sum()
-    reach = (size - 1) // stride * stride
-    for down in range(0, reach + 1, stride):
-        for right in range(-reach, reach + 1, stride):
+    reach = (width - 1) // step_right * step_right
+    for down in range(0, height, step_down):
+        for right in range(-reach, reach + 1, step_right):
             if (down, right) > (0, 0):  # the other half are transposes of this one
                 total = total + 2 * gram(down, right).square().sum()
     return total / 2
 
 
 def total_isometry_penalty(module: nn.Module) -> Tensor:
-    """Add up :func:`isometry_penalty` over all convolutions inside ``module``."""
+    """Add up :func:`isometry_penalty` over all convolutions inside ``module``; 0 if it has none."""
     kinds = (nn.Conv2d, TiedConv2d)
-    convolutions = [layer for layer in module.modules() if isinstance(layer, kinds)]
-    return torch.stack(
-        [isometry_penalty(layer.weight, layer.stride[0]) for layer in convolutions]
-    ).sum()
+    penalties = []
+    for name, layer in module.named_modules():
+        if not isinstance(layer, kinds):
+            continue
+        groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
+        if groups > 1 or max(layer.dilation) > 1:
+            raise ValueError(
+                f"The convolution {name!r} has groups={groups} and dilation={layer.dilation}, and "
+                f"the isometry penalty knows neither: replace it, or leave it out and add up "
+                f"isometry_penalty(weight, stride) over the others."
+            )
+        penalties.append(isometry_penalty(layer.weight, layer.stride))
+    if not penalties:
+        return next(module.parameters(), torch.empty(0)).new_zeros(())
+    return torch.stack(penalties).sum()
 
 
 class SkipScale(nn.Module):

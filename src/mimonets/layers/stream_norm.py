@@ -5,9 +5,7 @@ different ones, so one set of running statistics fits neither mode of a dynamic 
 weights are shared: they belong to the network, the statistics belong to the mode.
 """
 
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Self
 
 import torch
@@ -16,48 +14,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mimonets.layers.batch_norm import normalise_together, several_processes, update_statistics
+from mimonets.layers.mode import recomputing, running_mode
 from mimonets.vsa import check_active_streams
 
 # a active streams   s streams   c feature maps
-
-
-class _Running(threading.local):
-    """The mode that runs in this thread; each thread has a mode of its own.
-
-    Not a ContextVar, which torch.compile cannot trace. The attribute is set here rather than in
-    the class, so that a compiler always finds it in the same place.
-    """
-
-    def __init__(self) -> None:
-        self.mode: int | None = None
-
-
-_RUNNING = _Running()
-
-
-@contextmanager
-def running(active_streams: int | None) -> Iterator[None]:
-    """Let all :class:`StreamBatchNorm` layers that are called inside run in this mode.
-
-    Entered by whoever folds inputs into streams, once per pass and after checking the mode. It
-    holds for the current thread only, so threads may run different modes of one model at once.
-    """
-    before = _RUNNING.mode
-    _RUNNING.mode = active_streams
-    try:
-        yield
-    finally:
-        _RUNNING.mode = before
-
-
-def running_mode(num_streams: int) -> int:
-    """Say how many streams are active in the pass that runs in this thread; all, outside of any.
-
-    >>> with running(2):
-    ...     running_mode(4)
-    2
-    """
-    return num_streams if _RUNNING.mode is None else _RUNNING.mode
 
 
 class StreamBatchNorm(nn.Module):
@@ -77,6 +37,7 @@ class StreamBatchNorm(nn.Module):
     goes to evaluation mode (of two equally near ones, the faster). :func:`recalibrate` measures
     its own.
 
+    >>> from mimonets.layers import running
     >>> norm = StreamBatchNorm(8, num_streams=4).eval()
     >>> with running(2):
     ...     y = norm(torch.randn(5, 8, 6, 6))
@@ -111,7 +72,10 @@ class StreamBatchNorm(nn.Module):
         row = running_mode(self.num_streams) - 1 if self.num_streams > 1 else 0
         mean, var = self.running_mean[row], self.running_var[row]
         if self.training:
-            self.batches_seen[row] += 1
+            if recomputing():  # the pass itself has updated the statistics
+                mean, var = mean.clone(), var.clone()
+            else:
+                self.batches_seen[row] += 1
             if self.momentum is None or (self.synchronise and several_processes()):
                 y, batch = normalise_together(x, self.weight, self.bias, self.epsilon)
                 seen = self.batches_seen[row].to(mean.dtype)

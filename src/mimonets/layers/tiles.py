@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.vsa import average_copies, check_active_streams, stream_assignment
+from mimonets.vsa import average_copies, check_active_streams, squarest_grid, stream_assignment
 
 # g groups   a active inputs   s streams   d feature maps   h, w position in a tile   r, c the grid
 
@@ -185,16 +185,6 @@ def cut_tiles(canvas: Tensor, rows: int, columns: int, advice: str) -> Tensor:
         )
     tiles = canvas.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
     return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-
-
-def squarest_grid(count: int) -> tuple[int, int]:
-    """Find rows and columns that hold ``count`` tiles, as near to a square as integers allow.
-
-    >>> [squarest_grid(count) for count in (1, 2, 4, 8, 16, 7)]
-    [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (1, 7)]
-    """
-    rows = next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)
-    return rows, count // rows
 
 
 def full_problems(num_streams: int, stem_stride: int) -> list[str]:

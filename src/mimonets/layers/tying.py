@@ -1,4 +1,4 @@
-"""Tie the layers of a network of others, so that it commutes with the rotation of N lanes.
+"""Tie the layers of a third-party network, so that it commutes with the rotation of N lanes.
 
 Every layer keeps a lane's share of its features, D / N, and lanes lie in the batch axis; see
 :mod:`mimonets.layers.tied`. Matrices at both ends bring an input's D features down to a lane's.

@@ -16,7 +16,7 @@ MAX_DEPTH = 10_000  # far beyond what anyone trains: a larger number is a mistak
 
 @runtime_checkable
 class MultipleInput(Protocol):
-    """Anything that answers several inputs per pass: our models, and networks of others.
+    """Anything that answers several inputs per pass: our models, and third-party networks.
 
     Counting, timing, evaluation and training ask for nothing else. A network of one input per pass
     keeps to it too, with ``num_streams = 1``. At run time only the names are checked:

@@ -25,7 +25,7 @@ class Block(nn.Module):
     attention passed in is different: it works on a grid of streams.
 
     Warm-ups run every input alone in its stream, bound as ever and bundled with no other: through
-    features with ``alone="solo"``, through a softmax with ``alone="exact"``.
+    features with ``warm_up="solo"``, through a softmax with ``warm_up="exact"``.
     """
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
@@ -46,25 +46,25 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, alone: str | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
         """Map (..., t, e) to itself; mask: (..., t)."""
         normed = self.norm1(x)
-        x = x + self.attend(normed, normed, mask, alone)
+        x = x + self.attend(normed, normed, mask, warm_up)
         return self.feed_forward(x)
 
     def attend(
-        self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None, alone: str | None = None
+        self, for_q: Tensor, for_kv: Tensor, mask: Tensor | None, warm_up: str | None = None
     ) -> Tensor:
         """Project, attend and join the heads: (..., t, e) -> (..., t, e)."""
         q = self.split_heads(self.to_q(for_q))
         k, v = (self.split_heads(x) for x in self.to_kv(for_kv).chunk(2, dim=-1))
-        attention = self.attention if alone is None else self._attention_of(alone)
+        attention = self.attention if warm_up is None else self._attention_of(warm_up)
         answers = attention(q, k, v, mask)  # ... h t d
         return self.dropout(self.out(answers.transpose(-3, -2).flatten(-2)))
 
-    def _attention_of(self, alone: str) -> Attention:
+    def _attention_of(self, warm_up: str) -> Attention:
         attention = cast(FeatureAttention, self.attention)
-        return attention.exact if alone == "exact" else attention.solo
+        return attention.exact if warm_up == "exact" else attention.solo
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the MLP around its skip connection."""
@@ -111,11 +111,11 @@ class SuperposedMLPBlock(Block):
         self.embedding_keys = block.embedding_keys.clone()
         self.continues = True
 
-    def forward(self, x: Tensor, mask: Tensor | None, alone: str | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
-        if alone is not None:
-            return self.retrieve_alone(x, self.attend(normed, normed, mask, alone))
+        if warm_up is not None:
+            return self.retrieve_alone(x, self.attend(normed, normed, mask, warm_up))
         if self.continues:  # every x is z times its key, so any of them gives z back
             bundle = x.select(1, 0) * self.keys_of(x).select(0, 0)  # g n t e
         else:
@@ -195,12 +195,12 @@ class FullySuperposedBlock(SuperposedMLPBlock):
     The attention passed in must take bundled q (g, n, ...) and k, v (g, m, ...).
     """
 
-    def forward(self, x: Tensor, mask: Tensor | None, alone: str | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
-        if alone is not None:
+        if warm_up is not None:
             bound = normed * self.keys_of(x)
-            return self.retrieve_alone(x, self.attend(bound, bound, mask, alone))
+            return self.retrieve_alone(x, self.attend(bound, bound, mask, warm_up))
         bundle = self.bundle(x, mask, dim=1)
         return self.retrieve(bundle, self.attend_streams(normed, mask), x)
 

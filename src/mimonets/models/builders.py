@@ -1,4 +1,4 @@
-"""How a checkpoint finds the code of a network of others: by a name that was registered here.
+"""How a checkpoint finds the code of a third-party network: by a name that was registered here.
 
 A file never decides which code runs. It names a builder, and only the functions that this process
 has registered under a name are called.
@@ -59,7 +59,7 @@ def build(name: str, settings: Mapping[str, Any]) -> nn.Module:
         )
     try:
         network = BUILDERS[name](**settings)
-    except Exception as error:  # it is code of others
+    except Exception as error:  # it is third-party code
         line = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(f"builder={name!r} fails with these settings: {line[:300]}") from error
     if not isinstance(network, nn.Module):

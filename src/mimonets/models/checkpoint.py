@@ -83,7 +83,7 @@ def load(
     memory is taken for a model.
 
     Args:
-        network: for a network of others that was superposed, the same network as it was before
+        network: for a third-party network that was superposed, the same network as it was before
             :func:`mimonets.superpose`; it is changed in place, and its weights are replaced. Not
             needed if it was saved with a ``builder`` that is registered in this process.
     """

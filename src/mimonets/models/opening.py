@@ -1,4 +1,4 @@
-"""How a network of others is opened: wrappers are put in, then a trial pass looks for leaks."""
+"""How a third-party network is opened: wrappers are put in, then a trial pass looks for leaks."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from mimonets.layers.insertion import (
     with_identity_start,
 )
 from mimonets.layers.tying import EnterLanes, LeaveLanes
+from mimonets.models.superposed_config import SuperposedConfig
 from mimonets.models.trial import Trial, Visit, find_module, replace_module, try_pass
 from mimonets.vsa import bipolar_keys, gaussian_keys, matrix_keys
 
@@ -58,7 +59,7 @@ def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
     return example[torch.arange(groups * num_streams) % len(example)].to(place)
 
 
-def parts_of(network: nn.Module, trial: Trial, config: Any) -> dict[str, str]:
+def parts_of(network: nn.Module, trial: Trial, config: SuperposedConfig) -> dict[str, str]:
     """Tell which modules run before the binding, in superposition, and after it."""
     order = trial.order()
     for argument in ("bind_after", "unbind_before"):
@@ -89,7 +90,9 @@ def parts_of(network: nn.Module, trial: Trial, config: Any) -> dict[str, str]:
     return {name: part(name, place) for name, place in order.items()}
 
 
-def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator | None) -> None:
+def insert(
+    network: nn.Module, config: SuperposedConfig, inputs: Tensor, generator: Generator | None
+) -> None:
     """Put the two wrappers into their places, made for the features that run there."""
     bound = find_module(network, config.bind_after, "bind_after")
     unbound = find_module(network, config.unbind_before, "unbind_before")
@@ -135,7 +138,7 @@ def insert(network: nn.Module, config: Any, inputs: Tensor, generator: Generator
 
 def _insert_tiles(
     network: nn.Module,
-    config: Any,
+    config: SuperposedConfig,
     bound: tuple[nn.Module, Tensor],
     unbound: tuple[nn.Module, Tensor],
 ) -> None:
@@ -167,7 +170,7 @@ def _insert_tiles(
 
 def _insert_lanes(
     network: nn.Module,
-    config: Any,
+    config: SuperposedConfig,
     bound: tuple[nn.Module, Tensor],
     unbound: tuple[nn.Module, Tensor],
     generator: Generator | None,
@@ -206,13 +209,15 @@ def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
     return features
 
 
-def _make_binding(config: Any, dim: int, generator: Generator | None) -> PositionBinding:
+def _make_binding(
+    config: SuperposedConfig, dim: int, generator: Generator | None
+) -> PositionBinding:
     size = (config.num_streams, dim)
     if config.binding == "hrr":
         return HRRBinding(
             gaussian_keys(*size, generator=generator), trainable=config.trainable_keys
         )
-    if config.binding == "hadamard":
+    if config.binding == "hadamard":  # signs: there is nothing between -1 and 1 to train
         return HadamardBinding(bipolar_keys(*size, generator=generator), trainable=False)
     keys = matrix_keys(*size, generator=generator)
     if config.identity_start:

@@ -145,7 +145,7 @@ class SequenceModel(Model):
         wanted = "(batch, 2, tokens)" if config.head == "pair" else "(batch, tokens)"
         if tokens.ndim != wanted.count(",") + 1 or (tokens.ndim == 3 and tokens.shape[1] != 2):
             raise ValueError(f"{name} takes token ids {wanted}, but got {tuple(tokens.shape)}.")
-        if tokens.is_floating_point() or tokens.dtype == torch.bool:
+        if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
             raise ValueError(f"Token ids must be integers, but got {tokens.dtype}: use .long().")
         if tokens.shape[0] == 0 or tokens.shape[-1] == 0:
             raise ValueError(
@@ -159,7 +159,7 @@ class SequenceModel(Model):
             )
         check_mask(mask, tuple(tokens.shape), wanted)
         if tokens.is_cpu and not torch.compiler.is_compiling():  # a compiler has no values either
-            low, high = tokens.aminmax()
+            low, high = tokens.long().aminmax()  # uint16 and the like have no aminmax
             if low < 0 or high >= config.vocab_size:
                 raise ValueError(
                     f"Token ids lie between {int(low)} and {int(high)}, but vocab_size="

@@ -1,6 +1,6 @@
 """superpose(): any network takes several inputs per pass.
 
-A network of others has no idea of streams. Between two of its modules it is given superpositions:
+A third-party network has no idea of streams. Between two of its modules it is given superpositions:
 what comes out of ``bind_after`` is bound and added up group by group, and before ``unbind_before``
 every input is read out again. Whatever lies between runs once per group. MIMONets, section 2.
 """
@@ -65,18 +65,18 @@ class Superposed(nn.Module, OnHub):
     def title(self) -> str:
         """Name it in tables and plots."""
         inner = getattr(self.network, "title", type(self.network).__name__)
-        return str(inner) if self.alone else f"{inner} (superposed, N={self.num_streams})"
+        return str(inner) if self.is_plain else f"{inner} (superposed, N={self.num_streams})"
 
     @property
-    def alone(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether nothing is bound: the network as it was, one input per pass."""
-        return self.config.alone
+        return self.config.is_plain
 
     @property
     def summary(self) -> str:
         """Say in a sentence or two where inputs share a pass, for its model card."""
         config = self.config
-        if self.alone:
+        if self.is_plain:
             return ""
         return (
             f"A network that takes up to {self.num_streams} inputs in one pass. Between "
@@ -96,7 +96,7 @@ class Superposed(nn.Module, OnHub):
         else:
             lines += [f"network = {class_name}(...)  # as it was before mimonets.superpose"]
             lines += ['model = Superposed.from_pretrained("FOLDER", network=network)']
-        if self.alone:
+        if self.is_plain:
             return "\n".join([*lines, "answers = model(inputs)"])
         lines += [f"answers = model(inputs)  # {self.num_streams} inputs per pass"]
         return "\n".join([*lines, "answers = model(inputs, active_streams=1)  # one by one"])
@@ -183,7 +183,7 @@ class Superposed(nn.Module, OnHub):
         name = ".".join(word for word in words[1:] if word != "module")
         while name and name not in self._parts:
             name = name.rpartition(".")[0]
-        return self._parts.get(name, "network" if self.alone else "head")
+        return self._parts.get(name, "network" if self.is_plain else "head")
 
     def stream_key_penalty(self) -> Tensor:
         """How far the stream keys are from orthonormal, unweighted."""
@@ -249,7 +249,7 @@ def superpose(
             f"This {type(network).__name__} is already superposed, which changed it in place: pass "
             f"a network as it was before, such as a new one or a copy.deepcopy."
         )
-    for argument in ("bind_after", "unbind_before") if not config.alone else ():
+    for argument in ("bind_after", "unbind_before") if not config.is_plain else ():
         find_module(network, getattr(config, argument), argument)
     inputs = trial_inputs(network, example, config.num_streams)
     plain = try_pass(network, lambda: network(inputs))
@@ -259,7 +259,7 @@ def superpose(
             f"it takes them."
         )
     answer_in(plain.output)
-    if config.alone:
+    if config.is_plain:
         return Superposed(network, config, {}, inputs[:1])
     parts = parts_of(network, plain, config)
     known = set(network.modules())

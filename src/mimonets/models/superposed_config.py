@@ -31,12 +31,12 @@ class SuperposedConfig(Config):
     unbinding: UnbindingName | None = None  # per stream; None: a matrix; no keys: taken apart
     identity_start: bool = False  # matrices start near the identity, for pretrained networks
     unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
-    trainable_keys: bool = True
+    trainable_keys: bool = True  # of hrr and matrix; signs (hadamard) stay what they are
     builder: str = ""  # what builds the network again when it is loaded, see register_builder
     builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
 
     @property
-    def alone(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether nothing is bound: one stream, and no modules named."""
         return self.num_streams == 1 and not self.bind_after and not self.unbind_before
 

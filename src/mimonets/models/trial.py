@@ -1,4 +1,4 @@
-"""A trial pass through a network of others: what runs where, and what crosses a boundary.
+"""A trial pass through a third-party network: what runs where, and what crosses a boundary.
 
 ``superpose`` must know, before anything is trained, that a network can carry superpositions
 between two of its modules: nothing that belongs to single inputs may reach into that stretch.

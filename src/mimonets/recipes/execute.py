@@ -140,7 +140,7 @@ def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         )
     if settings.get("model", {}).get("kind") == Superposed.kind:
         raise ValueError(
-            f"{folder} is a run of a network of others, and its recipe does not know its data: "
+            f"{folder} is a run of a third-party network, and its recipe does not know its data: "
             f"measure it from Python, and export or serve {Path(folder) / 'model'}."
         )
     name, summary = (str(found.get(key, "")) for key in ("name", "summary"))

@@ -108,7 +108,7 @@ def make_recipe(
 def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
     """Get the model config of a recipe, or of a folder that :func:`mimonets.save` wrote.
 
-    A network of others is more than its config: it is loaded, by its builder.
+    A third-party network is more than its config: it is loaded, by its builder.
     """
     folder = Path(recipe_or_folder)
     if folder.is_dir():

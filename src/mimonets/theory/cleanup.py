@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from mimonets._config import is_whole
+from mimonets.theory.dimensionality import check_dim, check_streams
 from mimonets.theory.tails import hoeffding_bound
 
 
@@ -34,6 +36,11 @@ def cleanup_noise_bound(values: Tensor, item: Tensor, stream: int, alpha: float)
     >>> round(cleanup_noise_bound(signs, signs[0], stream=0, alpha=0.5), 6)  # 2 exp(-64 / 8)
     0.000671
     """
+    if not is_whole(stream) or not 0 <= stream < len(values):
+        raise ValueError(
+            f"stream={stream} is none of the {len(values)} that values hold: pass an integer from "
+            f"0 to {len(values) - 1}."
+        )
     signal = alpha * abs(float(values[stream] @ item))
     others = torch.cat([values[:stream], values[stream + 1 :]])
     return hoeffding_bound(signal, (others * item).abs().flatten().tolist())
@@ -52,6 +59,8 @@ def cleanup_noise_typical(dim: int, num_streams: int, alpha: float, cosine: floa
     >>> round(cleanup_noise_typical(64, num_streams=2, alpha=0.5), 6)
     0.000671
     """
+    check_dim(dim)
+    check_streams(num_streams)
     if num_streams == 1:
         return 0.0
     exponent = dim * alpha**2 * cosine**2 / (2 * (num_streams - 1))
@@ -75,10 +84,9 @@ def wrong_item_bound(dim: int, num_streams: int, items: int) -> float:
     >>> wrong_item_bound(4, num_streams=1, items=2)
     0.0625
     """
-    if min(dim, num_streams, items) < 1:
-        raise ValueError(
-            f"dim={dim}, num_streams={num_streams}, items={items} do not fit: all must be at "
-            f"least 1."
-        )
+    check_dim(dim)
+    check_streams(num_streams)
+    if not is_whole(items) or items < 1:
+        raise ValueError(f"items={items} does not fit: pass an integer >= 1.")
     damping = 0.0 if num_streams == 1 else math.exp(-1 / (2 * (num_streams - 1)))
     return float((items - 1) * ((1 + damping) / 2) ** dim)

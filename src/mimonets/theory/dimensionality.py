@@ -2,6 +2,8 @@
 
 import math
 
+from mimonets._config import is_whole
+
 MANY = 10**9  # counts of streams stop here: more keys than any network has use for
 
 
@@ -20,7 +22,7 @@ def interference_bound(dim: int, angle: float = 70.0) -> float:
     >>> round(interference_bound(16), 3), round(interference_bound(64), 4)  # the paper's figures
     (0.785, 0.0474)
     """
-    _check_dim(dim)
+    check_dim(dim)
     return 2 * math.exp(-dim * cutoff(angle) ** 2 / 2)
 
 
@@ -32,7 +34,7 @@ def interference_probability(dim: int, angle: float = 70.0) -> float:
     >>> round(interference_probability(16), 3), round(interference_probability(64), 4)
     (0.21, 0.0081)
     """
-    _check_dim(dim)
+    check_dim(dim)
     least = cutoff(angle) * dim - 1e-9  # cos(60°) is a little above 1/2 in floating point
     if least <= 0:
         return 1.0
@@ -54,7 +56,7 @@ def any_pair_bound(dim: int, num_streams: int, angle: float = 70.0) -> float:
     >>> round(any_pair_bound(64, 4), 3)
     0.284
     """
-    _check_streams(num_streams)
+    check_streams(num_streams)
     return math.comb(num_streams, 2) * interference_bound(dim, angle)
 
 
@@ -66,7 +68,8 @@ def streams_apart(dim: int, probability: float, angle: float = 70.0) -> int:
     >>> [streams_apart(dim, 0.05) for dim in (16, 64, 128, 256)]
     [1, 2, 9, 399]
     """
-    _check_probability(probability)
+    check_dim(dim)
+    check_probability(probability)
     log_pairs = math.log(probability / 2) + dim * cutoff(angle) ** 2 / 2
     if log_pairs > 2 * math.log(MANY):
         return MANY
@@ -84,8 +87,8 @@ def width_apart(num_streams: int, probability: float, angle: float = 70.0) -> in
     >>> [width_apart(streams, 0.05) for streams in (2, 4, 16, 256)]
     [64, 94, 145, 241]
     """
-    _check_streams(num_streams)
-    _check_probability(probability)
+    check_streams(num_streams)
+    check_probability(probability)
     pairs = math.comb(num_streams, 2)
     if pairs == 0:
         return 1
@@ -107,7 +110,7 @@ def hadamard_norm_mean(dim: int) -> float:
     >>> hadamard_norm_mean(64)
     0.015625
     """
-    _check_dim(dim)
+    check_dim(dim)
     return 1 / dim
 
 
@@ -141,17 +144,20 @@ def cutoff(angle: float) -> float:
     return 0.0 if angle == 90 else math.cos(math.radians(angle))
 
 
-def _check_dim(dim: int) -> None:
-    if dim < 1:
+def check_dim(dim: int) -> None:
+    """Refuse what is no width."""
+    if not is_whole(dim) or dim < 1:
         raise ValueError(f"dim={dim} is no width: pass an integer >= 1.")
 
 
-def _check_streams(num_streams: int) -> None:
-    if num_streams < 1:
-        raise ValueError(f"num_streams={num_streams} does not fit: pass at least 1.")
+def check_streams(num_streams: int) -> None:
+    """Refuse what is no number of streams."""
+    if not is_whole(num_streams) or num_streams < 1:
+        raise ValueError(f"num_streams={num_streams} does not fit: pass an integer >= 1.")
 
 
-def _check_probability(probability: float) -> None:
+def check_probability(probability: float) -> None:
+    """Refuse a probability that needs no bound."""
     if not 0 < probability < 1:
         raise ValueError(
             f"probability={probability} does not fit: tolerate something between 0 and 1, "

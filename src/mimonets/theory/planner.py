@@ -1,20 +1,22 @@
 """Plan a width: how likely streams interfere, how many fit, and what the bounds do not cover."""
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mimonets._config import is_whole
 from mimonets.theory.cleanup import cleanup_noise_typical, wrong_item_bound
 from mimonets.theory.dimensionality import (
     MANY,
     any_pair_bound,
+    check_probability,
     interference_bound,
     interference_probability,
     streams_apart,
     width_apart,
 )
 from mimonets.theory.interference import PAPER_BOUNDS, bernstein, typical_crosstalk, typical_peak
+from mimonets.vsa import squarest_grid
 
 Bound = Callable[[int, int], float]  # of width and streams
 MOST_WIDTH, MOST_STREAMS = 2**16, 2**12  # what a plan is asked about
@@ -107,11 +109,11 @@ def plan(
         return wrong_item_bound(width, streams, items)
 
     def attention(width: int, streams: int) -> float:
-        table = typical_crosstalk(width, square_grid(streams), alpha, cosine)
+        table = typical_crosstalk(width, squarest_grid(streams), alpha, cosine)
         return tokens * min(bound(table) for bound in PAPER_BOUNDS.values())
 
     def attention_sharper(width: int, streams: int) -> float:
-        grid = square_grid(streams)
+        grid = squarest_grid(streams)
         table = typical_crosstalk(width, grid, alpha, cosine)
         return tokens * bernstein(table, typical_peak(width, grid, alpha, cosine))
 
@@ -138,7 +140,7 @@ def plan(
     return WidthPlan(
         dim,
         num_streams,
-        square_grid(num_streams),
+        squarest_grid(num_streams),
         angle,
         probability,
         alpha,
@@ -149,16 +151,6 @@ def plan(
         interference_probability(dim, angle),
         tuple(lines),
     )
-
-
-def square_grid(num_streams: int) -> tuple[int, int]:
-    """Arrange streams on a grid as square as possible.
-
-    >>> [square_grid(streams) for streams in (1, 4, 6, 7, 16)]
-    [(1, 1), (2, 2), (2, 3), (1, 7), (4, 4)]
-    """
-    rows = next(r for r in range(math.isqrt(num_streams), 0, -1) if num_streams % r == 0)
-    return rows, num_streams // rows
 
 
 def _most(bound: Bound, dim: int, probability: float) -> int:
@@ -200,13 +192,9 @@ def _check(
         "tokens": (tokens, MANY),
     }
     for name, (value, most) in whole.items():
-        if not 1 <= value <= most:
+        if not is_whole(value) or not 1 <= value <= most:
             raise ValueError(f"{name}={value} does not fit: pass an integer from 1 to {most}.")
-    if not 0 < probability < 1:
-        raise ValueError(
-            f"probability={probability} does not fit: tolerate something between 0 and 1, "
-            f"such as 0.05."
-        )
+    check_probability(probability)
     if not alpha > 0:
         raise ValueError(f"alpha={alpha} does not fit: tolerate a share above 0, such as 0.5.")
     if not 0 < abs(cosine) <= 1:

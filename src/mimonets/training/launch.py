@@ -29,14 +29,12 @@ def launch_fabric(config: TrainConfig) -> Any:
         raise ValueError(
             f"Training needs Lightning Fabric, which is not installed: {install_line('train')}."
         ) from None
-    # While retrieval warms up, the readout has no gradients, and the others should not wait for it.
-    strategy = "ddp_find_unused_parameters_true" if config.retrieval else "ddp"
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,
-            strategy=strategy if config.devices * config.num_nodes > 1 else "auto",
+            strategy=together(config) if config.devices * config.num_nodes > 1 else "auto",
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
     except Exception as error:  # Fabric has many kinds of them
@@ -47,6 +45,23 @@ def launch_fabric(config: TrainConfig) -> Any:
         ) from error
     fabric.launch()
     return fabric
+
+
+def together(config: TrainConfig) -> Any:
+    """Average gradients over processes, also where some steps leave parameters without any.
+
+    So does retrieval while it warms up, with the readout, and a network with gears, with the norms
+    of all gears but one: the others should not wait for them.
+    """
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    class Together(DDPStrategy):
+        def setup_module(self, module: nn.Module) -> Any:
+            unused = config.retrieval > 0 or getattr(module, "num_gears", 1) > 1
+            self._ddp_kwargs["find_unused_parameters"] = unused
+            return super().setup_module(module)
+
+    return Together()
 
 
 @contextmanager
@@ -93,7 +108,7 @@ def check_fit(
             f"forward(inputs, active_streams=...), and {name} is none: num_streams is {streams!r}."
         )
     problems = []
-    settings = getattr(model, "config", None)  # networks of others need not have one
+    settings = getattr(model, "config", None)  # third-party networks need not have one
     tokens = hasattr(settings, "vocab_size")
     if tokens and config.mixup:
         problems.append(

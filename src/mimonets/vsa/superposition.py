@@ -6,6 +6,7 @@ group of a batch may be short; its inputs then spread over all N streams by the 
 no stream is ever empty and no input is ever lost.
 """
 
+import math
 from numbers import Integral
 
 import torch
@@ -33,6 +34,16 @@ def check_active_streams(active_streams: int | None, num_streams: int) -> int:
             f"pass one from 1 (slow) to {num_streams} (fast)."
         )
     return int(active_streams)
+
+
+def squarest_grid(count: int) -> tuple[int, int]:
+    """Find rows and columns that hold ``count`` streams, as near to a square as integers allow.
+
+    >>> [squarest_grid(count) for count in (1, 2, 4, 8, 16, 7)]
+    [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (1, 7)]
+    """
+    rows = next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)
+    return rows, count // rows
 
 
 def stream_assignment(active: int, num_streams: int, device: torch.device | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Change a whole batch of uint8 images at once, on the device they are on.
 
-Pure functions: randomness comes in as drawn numbers or a generator. MIMONets, appendix D: random
+Pure functions: randomness comes in as drawn numbers or a generator. MIMONets, appendix E: random
 horizontal flips, random crops after zero padding by four, standardised channels.
 """
 

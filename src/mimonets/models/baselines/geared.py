@@ -6,12 +6,15 @@ classifier, and each has batch norms of its own.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mimonets._config import is_number, is_whole
 from mimonets._inputs import InputSpec
-from mimonets.layers import init_convolution
+from mimonets._messages import short
+from mimonets.layers import BatchNorm2d, init_convolution
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
 from mimonets.models.baselines.wide_resnet import WideResNetConfig
 from mimonets.vsa import check_active_streams
@@ -37,7 +40,8 @@ class GearedWideResNetConfig(WideResNetConfig):
     def __post_init__(self) -> None:
         """Check all settings; lists read from JSON or YAML become tuples."""
         for name in ("widths", "shrinks"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         super().__post_init__()
 
     @property
@@ -53,18 +57,26 @@ class GearedWideResNetConfig(WideResNetConfig):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        if not self.widths or len(self.widths) != len(self.shrinks):
+        lists: tuple[Any, Any] = self.widths, self.shrinks
+        widths, shrinks = lists
+        if not (isinstance(widths, tuple) and isinstance(shrinks, tuple)):
+            return [
+                *found,
+                f"widths={short(widths)} and shrinks={short(shrinks)} must be tuples of a number "
+                f"for each gear, such as (1.0, 0.5) and (1, 1).",
+            ]
+        if not widths or len(widths) != len(shrinks):
             found.append(
-                f"widths={self.widths} and shrinks={self.shrinks} must be equally long: a gear has "
-                f"one of each."
+                f"widths={widths} and shrinks={shrinks} must be equally long: a gear has one of "
+                f"each."
             )
-        if not all(0 < width <= 1 for width in self.widths):
-            found.append(f"widths={self.widths} must be fractions above 0 and at most 1.")
-        wrong = [shrink for shrink in self.shrinks if shrink < 1]
-        if wrong or (not found and self.image_size // max(self.shrinks) < MIN_IMAGE_SIZE):
+        if not all(is_number(width) and 0 < width <= 1 for width in widths):
+            found.append(f"widths={widths} must be fractions above 0 and at most 1.")
+        wrong = [shrink for shrink in shrinks if not is_whole(shrink) or shrink < 1]
+        if wrong or (not found and self.image_size // max(shrinks) < MIN_IMAGE_SIZE):
             found.append(
-                f"shrinks={self.shrinks} must be integers >= 1 that leave "
-                f"{MIN_IMAGE_SIZE} of {self.image_size} pixels."
+                f"shrinks={shrinks} must be integers >= 1 that leave {MIN_IMAGE_SIZE} of "
+                f"{self.image_size} pixels."
             )
         found += [
             f"{name}={getattr(self, name)!r} is not for networks with gears: leave it out."
@@ -117,7 +129,7 @@ class GearNorm(nn.ModuleList):
     """A batch norm for each gear."""
 
     def __init__(self, maps: int, config: GearedWideResNetConfig) -> None:
-        super().__init__(nn.BatchNorm2d(part_of(maps, part)) for part in config.parts)
+        super().__init__(BatchNorm2d(part_of(maps, part)) for part in config.parts)
 
 
 class GearBlock(nn.Module):
@@ -193,6 +205,12 @@ class GearedWideResNet(ImageModel):
         check_active_streams(active_streams, self.num_streams)
         index = self._check_gear(gear) - 1
         fraction, shrink = self.config.parts[index], self.config.shrinks[index]
+        if min(images.shape[2:]) // shrink < MIN_IMAGE_SIZE:
+            raise ValueError(
+                f"Images of {images.shape[2]}x{images.shape[3]} are too small for gear {index + 1},"
+                f" which shrinks them by {shrink}: pass {MIN_IMAGE_SIZE * shrink} pixels or more "
+                f"per side, or choose another gear."
+            )
         x = F.avg_pool2d(images, shrink) if shrink > 1 else images
         x = self.stem_activation(self.stem_norm[index](self.stem(x, fraction)))
         for block in self.trunk:

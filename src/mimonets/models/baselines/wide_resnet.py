@@ -70,7 +70,7 @@ class WideResNetConfig(Config):
 
     @property
     def blocks_per_stage(self) -> int:
-        """N in depth = 6n + 4."""
+        """The n of depth = 6n + 4."""
         return (self.depth - 4) // 6
 
     @property
