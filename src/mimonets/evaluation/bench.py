@@ -161,7 +161,7 @@ def build(network: Any, settings: BenchSettings) -> Any:
 
 
 def _described(model: Any) -> Any:
-    """Give the config that describes a model completely; of a network of others, itself."""
+    """Give the config that describes a model completely; of a third-party network, itself."""
     return model.config if isinstance(model, Model) else model
 
 

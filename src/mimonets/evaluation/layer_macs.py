@@ -1,6 +1,6 @@
 """What each kind of layer costs, from the shapes that go in and out.
 
-A table by type of layer: teach it another one with ``layer_macs.register``. Layers of others that
+A table by type of layer: teach it another one with ``layer_macs.register``. Third-party layers that
 are not in it are counted by PyTorch's operator counter.
 """
 

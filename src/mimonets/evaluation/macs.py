@@ -142,7 +142,7 @@ class _Clerk:
     """Books what every layer costs under its part while a model runs.
 
     A layer of a type that :func:`layer_macs` knows is counted by its formula. What else is
-    computed, by layers of others that it does not know and between their layers, is counted by
+    computed, by third-party layers that it does not know and between their layers, is counted by
     PyTorch's operator counter.
     """
 

@@ -1,4 +1,4 @@
-"""TrainConfig: everything that decides how a model is trained. MIMONets, appendices D and F."""
+"""TrainConfig: everything that decides how a model is trained. MIMONets, appendices E and F."""
 
 from dataclasses import dataclass
 

@@ -152,7 +152,7 @@ def similarity_loss(features: Tensor, taught: Tensor) -> Tensor:
 def compared_module(network: Any, student: Any) -> nn.Module | None:
     """Find the module whose inputs are compared with ``distill_features``; None if there is none.
 
-    It is the classifier; or, if the student is a superposed network of others, what comes after
+    It is the classifier; or, if the student is a superposed third-party network, what comes after
     the unbinding there, and the module of the same name in the teacher.
     """
     name = getattr(getattr(student, "config", None), "unbind_before", "")

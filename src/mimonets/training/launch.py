@@ -17,7 +17,7 @@ from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
 
 
-def launch_fabric(config: TrainConfig) -> Any:
+def launch_fabric(config: TrainConfig, model: Any) -> Any:
     """Start as many processes as there are devices, and connect them.
 
     Each further process runs the same script again up to this point, as with ``torchrun``, which
@@ -29,12 +29,16 @@ def launch_fabric(config: TrainConfig) -> Any:
         raise ValueError(
             f"Training needs Lightning Fabric, which is not installed: {install_line('train')}."
         ) from None
+    # Some steps give some parameters no gradient: the readout's while retrieval warms up, and those
+    # of the gears that do not run. The other processes should not wait for them.
+    unused = config.retrieval > 0 or getattr(model, "num_gears", 1) > 1
+    strategy = "ddp_find_unused_parameters_true" if unused else "ddp"
     try:
         fabric = Fabric(
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,
-            strategy=together(config) if config.devices * config.num_nodes > 1 else "auto",
+            strategy=strategy if config.devices * config.num_nodes > 1 else "auto",
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
     except Exception as error:  # Fabric has many kinds of them
@@ -45,23 +49,6 @@ def launch_fabric(config: TrainConfig) -> Any:
         ) from error
     fabric.launch()
     return fabric
-
-
-def together(config: TrainConfig) -> Any:
-    """Average gradients over processes, also where some steps leave parameters without any.
-
-    So does retrieval while it warms up, with the readout, and a network with gears, with the norms
-    of all gears but one: the others should not wait for them.
-    """
-    from lightning_fabric.strategies.ddp import DDPStrategy
-
-    class Together(DDPStrategy):
-        def setup_module(self, module: nn.Module) -> Any:
-            unused = config.retrieval > 0 or getattr(module, "num_gears", 1) > 1
-            self._ddp_kwargs["find_unused_parameters"] = unused
-            return super().setup_module(module)
-
-    return Together()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The training loop, top to bottom. MIMONets, appendices D (MIMOConv) and F (MIMOFormer).
+"""The training loop, top to bottom. MIMONets, appendices E (MIMOConv) and F (MIMOFormer).
 
 Devices, precision and communication between processes come from Lightning Fabric; the loop is
 ours, so that what makes the method different stands in plain sight. :mod:`mimonets.training.step`
@@ -60,7 +60,7 @@ def train(
     train_batches = as_batches(train_batches, config.seed)
     validation = None if validation is None else as_batches(validation)
     check_fit(model, train_batches, config, validation)
-    fabric = launch_fabric(config)
+    fabric = launch_fabric(config, model)
     batches = shard(train_batches, fabric.global_rank, fabric.world_size)
     same_batches = shard(train_batches, 0, fabric.world_size)  # on every process
     run = RunFolder(run_dir, writes=fabric.is_global_zero)

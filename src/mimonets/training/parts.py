@@ -1,4 +1,4 @@
-"""The settings of a training, one small config per idea. MIMONets, appendices D and F.
+"""The settings of a training, one small config per idea. MIMONets, appendices E and F.
 
 :class:`~mimonets.training.config.TrainConfig` is all of them together, so a recipe writes
 ``train: {lr: 0.1}``. A function that needs one idea takes its config.

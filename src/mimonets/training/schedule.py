@@ -21,7 +21,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object]]:
     """Split the parameters into those with and those without weight decay.
 
-    The paper's rule (appendix D): none on the slopes and bends of activations, on stream keys and
+    The paper's rule (appendix E): none on the slopes and bends of activations, on stream keys and
     on unbinding, its bias included. With ``decay_all=False`` none on biases, norms and embeddings
     either. Weights between tied lanes have ``cross_decay``, if it is set.
     """

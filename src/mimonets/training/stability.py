@@ -20,7 +20,7 @@ PATIENCE = 10  # skipped batches in a row
 
 
 class GradientFilter:
-    r"""Accept or skip batches by the norm of their gradient. MIMONets, appendix D.
+    r"""Accept or skip batches by the norm of their gradient. MIMONets, appendix E.
 
     .. math:: \text{skip if } \|g\| > 10 \cdot \text{mean of } \|g\| \text{ over last epoch}
 
