@@ -64,11 +64,15 @@ def read(folder: Path, name: str) -> Rows:
 
 
 def line(axes: Any, rows: Rows, titles: dict[int, str], **style: Any) -> None:
-    """Draw the rows of these titles that were run, with their spread over the seeds."""
+    """Draw the rows of these titles that were run, with their spread; hollow: under three seeds."""
     at = [x for x, title in titles.items() if title in rows]
     found = [rows[titles[x]] for x in at]
     spread = [row.get("deviation", 0.0) for row in found]
     axes.errorbar(at, [row["ours"] for row in found], yerr=spread, capsize=3, **style)
+    for x, row in zip(at, found, strict=True):
+        if row["seeds"] < 3:
+            look = {"color": style["color"], "markerfacecolor": "white", "zorder": 3}
+            axes.plot(x, row["ours"], style["fmt"][0], **look)
 
 
 def finish(axes: Any, title: str, label: str, ticks: Iterable[int]) -> None:
