@@ -1,4 +1,4 @@
-"""Write files whole or not at all."""
+"""Write files whole or not at all, and say what a folder is."""
 
 import os
 from collections.abc import Callable
@@ -37,3 +37,18 @@ def write_safely(path: Path, write: Callable[[Path], object]) -> None:
             f"{path} could not be written ({first_line(error)}); what was there before is "
             f"untouched. Make room and go on with resume=True (--resume)."
         ) from error
+
+
+def what_it_is(folder: Path, missing: str) -> str:
+    """Say of a folder without the file that was looked for what it is instead, and what to name."""
+    if not folder.exists():
+        return f"does not exist: name a folder with a {missing}."
+    if (folder / "recipe.yaml").is_file():
+        return f"is the folder of a run, and holds no {missing}: its model is {folder / 'model'}."
+    if (folder.parent / "recipe.yaml").is_file() and missing == "recipe.yaml":
+        return f"holds no {missing}: it is a model of the run {folder.parent}, name that."
+    if (folder / "manifest.json").is_file():
+        return f"holds no {missing}: it is an export, for mimonets.Engine and `mimonets serve`."
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{missing}"))
+    names = f": {', '.join(inside[:3])} in it do" if inside else ": is it a folder of mimonets?"
+    return f"holds no {missing}{names}."

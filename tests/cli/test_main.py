@@ -5,6 +5,7 @@ import sys
 import pytest
 
 import mimonets as mn
+from mimonets._files import what_it_is
 from mimonets.cli.main import main
 from mimonets.training import TrainingInterrupted
 
@@ -308,7 +309,7 @@ def test_several_seeds_give_mean_and_spread(capsys, tmp_path):
         ),
         (["train", "digits-wideresnet", "--set", "train.epoch=3"], "did you mean 'train.epochs'"),
         (["train", "digits-wideresnet", "--set", "model.num_classes=7"], "10 classes"),
-        (["evaluate", "nowhere"], "holds no recipe.yaml"),
+        (["evaluate", "nowhere"], "nowhere does not exist: name a folder with a recipe.yaml"),
     ],
 )
 def test_mistakes_in_training_end_in_one_line(capsys, tmp_path, monkeypatch, arguments, message):
@@ -332,3 +333,32 @@ def test_the_demo_compares_all_modes_and_draws(capsys, tmp_path):
     code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo"), "--epochs", "1", "--json")
     assert code == 0
     assert len(json.loads(out)["rows"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], ("invalid choice: 'trian'", "did you mean 'train'")),
+        (["bench", "digits-mimoconv-n4", "--rounds", "0"], ("--rounds",)),
+        (["bounds", "plann"], ("did you mean 'plan'",)),
+    ],
+)
+def test_arguments_that_do_not_parse_get_one_line(capsys, arguments, words):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert all(word in err for word in words)
+
+
+def test_a_folder_that_is_something_else_is_called_what_it_is(tmp_path):
+    run = tmp_path / "runs" / "a"
+    (run / "model").mkdir(parents=True)
+    (run / "recipe.yaml").write_text("")
+    assert what_it_is(tmp_path / "no", "config.json").startswith("does not exist")
+    assert f"its model is {run / 'model'}" in what_it_is(run, "config.json")
+    assert f"a model of the run {run}" in what_it_is(run / "model", "recipe.yaml")
+    assert "a in it do" in what_it_is(tmp_path / "runs", "recipe.yaml")
+    (run / "model" / "manifest.json").write_text("{}")
+    assert "it is an export" in what_it_is(run / "model", "config.json")

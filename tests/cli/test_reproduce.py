@@ -72,21 +72,22 @@ def test_a_report_without_runs_says_what_was_not_run(capsys, tmp_path):
     assert (tmp_path / "svhn.png").exists()
 
 
-def test_runs_of_an_earlier_result_are_kept_or_said_to_be_left_out(capsys, tmp_path):
+def test_runs_of_an_earlier_result_are_kept(capsys, tmp_path):
     published = json.loads((ROOT / "results" / "lra-cpu.json").read_text())
     path = tmp_path / "lra-cpu.json"
     path.write_text(json.dumps(published))
     arguments = ("lra-cpu", "--report", "--runs", str(tmp_path / "none"), "--out", str(tmp_path))
     code, _, err = run(capsys, *arguments, "--add")
     assert code == 0
-    assert "left out" not in err
     kept = json.loads(path.read_text())
     assert kept["runs"] == published["runs"]
     assert kept["rows"] == published["rows"]
 
     code, _, err = run(capsys, *arguments)
-    assert f"{len(published['runs'])} runs of {path} are not in --runs and are left out" in err
-    assert json.loads(path.read_text())["runs"] == []
+    assert code == 2
+    assert f"{len(published['runs'])} runs of {path} are not in --runs" in err
+    assert "--add keeps them" in err
+    assert json.loads(path.read_text()) == kept
 
 
 def test_a_damaged_result_is_not_added_to(capsys, tmp_path):
@@ -99,7 +100,11 @@ def test_a_damaged_result_is_not_added_to(capsys, tmp_path):
 
 def test_a_part_of_the_runs_leaves_the_results_alone(capsys, tmp_path):
     where = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "results"))
-    code, _, _ = run(capsys, "mnist", "--only", "no such run", *where)
+    code, _, err = run(capsys, "mnist", "--only", "no such run", *where)
+    assert code == 2
+    assert "No run of mnist has 'no such run' in its name" in err
+    assert "mnist-mimoconv-n1/seed-0" in err
+    code, _, _ = run(capsys, "mnist", "--only", "n16", "--report", *where)
     assert code == 0
     assert not (tmp_path / "results").exists()
 

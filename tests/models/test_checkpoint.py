@@ -191,7 +191,9 @@ def test_a_config_that_does_not_fit_is_refused(saved, changes, message):
 
 
 def test_missing_files_are_named(saved, tmp_path):
-    with pytest.raises(ValueError, match="nowhere holds no config.json"):
+    with pytest.raises(
+        ValueError, match="nowhere does not exist: name a folder with a config.json"
+    ):
         mn.load(tmp_path / "nowhere")
     (saved[1] / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="holds no model.safetensors: the weights are missing"):

@@ -32,6 +32,7 @@ from mimonets.recipes.execute import (
     split_batches,
     taste,
 )
+from mimonets.training.launch import image_problems
 
 
 def use_data(monkeypatch, load):
@@ -187,6 +188,27 @@ def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
         split_batches(recipe, "validation")
     with pytest.raises(ValueError, match="holds no recipe.yaml"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((1, 8, 8), []),
+        ((3, 8, 8), ["Images have 3 channels, and the model takes 1: set model.in_channels=3."]),
+        (
+            (1, 9, 9),
+            ["Images are 9x9, and the model is for 8x8: set model.image_size=9, or crop them."],
+        ),
+        (
+            (1, 9, 7),
+            ["Images are 9x7, and the model is for 8x8: crop them to a square (data.crop)."],
+        ),
+        (None, []),
+    ],
+)
+def test_images_of_another_size_are_refused_since_costs_would_be_wrong(shape, wanted):
+    settings = load_recipe("digits-wideresnet").model
+    assert image_problems(settings, shape) == wanted
 
 
 def test_classes_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, monkeypatch):

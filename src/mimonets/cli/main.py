@@ -2,10 +2,13 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mimonets import __version__
+from mimonets._messages import did_you_mean
 from mimonets.cli import (
     bench,
     bounds,
@@ -85,9 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, with the name that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and end."""
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        meant = did_you_mean(choice[1], re.findall(r"[\w+-]+", choice[2])) if choice else ""
+        self.exit(2, f"{self.prog}: error: {message}{meant} (--help shows how)\n")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Describe every command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mimonets",
         description="Computation in superposition: N inputs for the price of one.",
         epilog=EPILOG,

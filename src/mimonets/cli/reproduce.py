@@ -124,7 +124,8 @@ def run(args: Namespace) -> None:
     )
     record = experiment.run(options)
     if not args.only:
-        tell_what_is_left_out(earlier, record, Path(args.out) / f"{experiment.name}.json")
+        if args.report:
+            check_nothing_is_lost(earlier, record, Path(args.out) / f"{experiment.name}.json")
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
     if args.json:
@@ -135,15 +136,14 @@ def run(args: Namespace) -> None:
         make_console().print(record_table(record))
 
 
-def tell_what_is_left_out(earlier: list[Any], record: dict[str, Any], path: Path) -> None:
-    """Name the runs that an earlier result has and the new one has not."""
+def check_nothing_is_lost(earlier: list[Any], record: dict[str, Any], path: Path) -> None:
+    """Refuse to replace a result by one without some of its runs."""
     here = {(run["trial"], run["seed"]) for run in record.get("runs", [])}
     gone = [run for run in earlier if (run["trial"], run["seed"]) not in here]
     if gone:
-        print(
-            f"{len(gone)} runs of {path} are not in --runs and are left out, such as "
-            f"{gone[0]['trial']}/seed-{gone[0]['seed']}; --add would keep them",
-            file=sys.stderr,
+        raise ValueError(
+            f"{len(gone)} runs of {path} are not in --runs, such as {gone[0]['trial']}/seed-"
+            f"{gone[0]['seed']}, and would be lost: --add keeps them; or choose another --out."
         )
 
 

@@ -1,5 +1,6 @@
 """``mimonets train``: train a recipe, once or with several seeds."""
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from shlex import quote
@@ -54,6 +55,8 @@ def run(args: Namespace) -> None:
     for number in range(args.seeds):
         seeded = recipe.with_seed(recipe.train.seed + number)
         run_dir = folder if args.seeds == 1 else folder / f"seed-{seeded.train.seed}"
+        if args.resume and not run_dir.exists():
+            print(f"nothing to resume in {run_dir}: starting a new run there", file=sys.stderr)
         try:
             results.append(run_recipe(seeded, run_dir, resume=args.resume))
         except TrainingDivergedError as error:

@@ -52,8 +52,8 @@ def data_dir(config: DataConfig) -> Path:
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
         raise ValueError(
-            f"data dir {folder} {found}: give the folder that holds the {config.name} files, or "
-            f"leave dir out to keep them in {cache_dir()}."
+            f"data dir {folder} {found}: give the folder that holds the {config.name} files, make "
+            f"it to have them fetched there, or leave --data-dir out to keep them in {cache_dir()}."
         )
     return folder
 

@@ -34,7 +34,7 @@ def damaged(path: Path | str, reason: object) -> DamagedFileError:
     if len(words) > 200:  # a parser may quote the file
         words = f"{words[:200]}..."
     return DamagedFileError(
-        f"{path} is damaged or not complete ({words}): delete it and fetch it again."
+        f"{path} is damaged or not complete ({words}): fetch it again, or name the right file."
     )
 
 

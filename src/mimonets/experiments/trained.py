@@ -29,6 +29,11 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
     """Train and test every trial with every seed; resume what an earlier call left unfinished."""
     plan = plan.scaled(options.scale)
     jobs = [(trial, seed) for trial in plan.trials for seed in trial.seeds]
+    if not any(options.only in _label(*job) for job in jobs):
+        raise ValueError(
+            f"No run of {plan.name} has {options.only!r} in its name: they are called "
+            f"{', '.join(_label(*job) for job in jobs[:3])}, ..."
+        )
     if options.train:
         for trial, seed in sorted(jobs, key=lambda job: job[1]):  # first all with the first seed
             if options.only in _label(trial, seed) and not _earlier_run(trial, seed, options):

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mimonets import __version__
-from mimonets._files import write_atomically
+from mimonets._files import what_it_is, write_atomically
 from mimonets._inputs import InputSpec
 from mimonets._messages import first_line, short
 from mimonets.models.base import Model
@@ -170,7 +170,7 @@ def read_inputs(folder: str | os.PathLike[str]) -> InputSpec | None:
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise ValueError(f"{folder} holds no {CONFIG_FILE}: is it a folder that mimonets saved?")
+        raise ValueError(f"{folder} {what_it_is(folder, CONFIG_FILE)}")
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ValueError(f"{path} is too large for a description of a model.")

@@ -133,6 +133,7 @@ def check_fit(
             f"The data has {classes} classes, and the model answers with {answers}: "
             f"set model.num_classes={classes}."
         )
+    problems += image_problems(settings, getattr(getattr(batches, "data", None), "shape", None))
     if config.keep == "best" and validation is None:
         problems.append(
             "keep=best chooses a model by validation data, and there is none: hold some out "
@@ -152,6 +153,26 @@ def check_fit(
     if problems:
         raise ValueError("Training cannot start. " + " ".join(problems))
     config.mode_shares(streams)
+
+
+def image_problems(settings: Any, shape: Any) -> list[str]:
+    """Say where images (c, h, w) are not those that a model's config describes."""
+    size, channels = (getattr(settings, name, None) for name in ("image_size", "in_channels"))
+    if shape is None or len(shape) != 3 or None in (size, channels):
+        return []
+    found = []
+    if shape[0] != channels:
+        found.append(
+            f"Images have {shape[0]} channels, and the model takes {channels}: set "
+            f"model.in_channels={shape[0]}."
+        )
+    if shape[1:] != (size, size):
+        cut = "crop them to a square (data.crop)" if shape[1] != shape[2] else "or crop them"
+        fits = f"set model.image_size={shape[1]}, " if shape[1] == shape[2] else ""
+        found.append(
+            f"Images are {shape[1]}x{shape[2]}, and the model is for {size}x{size}: {fits}{cut}."
+        )
+    return found
 
 
 def cpp_compiler() -> str:

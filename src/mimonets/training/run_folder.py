@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mimonets._files import write_safely, write_text
+from mimonets._files import what_it_is, write_safely, write_text
 from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, Superposed, save
 from mimonets.training.identity import Identity
@@ -219,7 +219,7 @@ def read_recipe(folder: Path) -> dict[str, Any]:
     """Read the settings that a run was started with, as plain data."""
     path = folder / "recipe.yaml"
     if not path.is_file():
-        raise ValueError(f"{folder} holds no {path.name}: is it the folder of a run?")
+        raise ValueError(f"{folder} {what_it_is(folder, path.name)}")
     import yaml
 
     try:
