@@ -3,14 +3,29 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import numpy as np
 import pytest
 
+from mimonets.serving.batcher import Batcher
+from mimonets.serving.lanes import Lane, Ticket
+from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.networks import superposed
-from mimonets.serving.tenants import Tenant, Tenants
-from serving.fakes import ACCURACIES, FakeEngine, client_of, images, listening, make_server, tensor
+from mimonets.serving.policy import Policy
+from mimonets.serving.tenants import EVERYONE, Tenant, Tenants
+from mimonets.serving.wishes import RequestError, Wish
+from serving.fakes import (
+    ACCURACIES,
+    SPEC,
+    FakeEngine,
+    client_of,
+    images,
+    listening,
+    make_server,
+    tensor,
+)
 
 INFER = "/v2/models/digits/infer"
 
@@ -313,6 +328,53 @@ def test_8_reload_leaves_no_gap_and_no_request_unanswered():
             assert len(server.batcher.lanes) == 1, "the old queue is gone"
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_8_a_request_whose_body_still_comes_is_answered_by_the_new_version():
+    async def call(client, server):
+        loaded = asyncio.Event()
+
+        async def body():
+            yield content[:20]
+            await loaded.wait()
+            yield content[20:]
+
+        asked = [client.post(INFER, content=body()) for _ in range(3)]
+        asked.append(client.post("/v2/models/digits/versions/1/infer", content=body()))
+        answers = asyncio.gather(*asked)
+        await asyncio.sleep(0.05)
+        await server.load("digits")
+        loaded.set()
+        *found, gone = await answers
+        assert [one.status_code for one in found] == [200] * 3
+        assert {one.json()["model_version"] for one in found} == {"2"}
+        assert gone.status_code == 404
+        assert server.batcher.queued_bytes == 0
+        assert set(server.batcher.queued.values()) == {0}
+
+    content = httpx.Request("POST", "http://test", json=tensor(images(1))).content
+    once(call)
+
+
+def test_8_a_request_that_fits_only_the_old_version_is_503():
+    async def call(client, server):
+        old = server.find("digits")
+        specs.append(replace(SPEC, shape=(1, 4, 4)))
+        await server.load("digits")
+        with pytest.raises(RequestError, match="takes other inputs: ask again") as caught:
+            await server.answer(old, images(1), Wish(), EVERYONE)
+        assert caught.value.status == 503
+
+    specs = [SPEC]
+    once(call, models={"digits": lambda: superposed("digits", FakeEngine(spec=specs[-1]))})
+
+
+def test_8_inputs_of_a_version_that_is_gone_do_not_count_against_their_tenant():
+    batcher, lane = Batcher(quotas={"shop": 1}), Lane("digits", Policy([Mode(1, ServiceTime())]))
+    one = Ticket(images(1), 1, 0.0, 1.0, tenant="shop", size=16)
+    batcher.offer(lane, one, 0.0)  # the lane is not among those that are served
+    batcher.end(one, TimeoutError("late"))
+    assert (batcher.queued["shop"], batcher.queued_bytes) == (0, 0)
 
 
 def test_8_a_version_that_does_not_load_leaves_the_old_one():

@@ -147,15 +147,16 @@ class Batcher:
         if ticket.is_done:
             return []
         ticket.error, ticket.is_done = error, True  # the loop may look in between
-        if ticket.lane is not None and isinstance(error, TimeoutError):
-            ticket.lane.policy.broke()
-        for lane in self.lanes:
-            kept = [item for item in lane.queue if item.owner is not ticket]
-            for item in lane.queue:
-                if item.owner is ticket:
-                    self._leave(item)
-            lane.queue = kept
-            lane.reruns = [pair for pair in lane.reruns if pair[0].owner is not ticket]
+        lane = ticket.lane
+        if lane is None:
+            return [ticket]
+        if isinstance(error, TimeoutError):
+            lane.policy.broke()
+        for item in lane.queue:
+            if item.owner is ticket:
+                self._leave(item)
+        lane.queue = [item for item in lane.queue if item.owner is not ticket]
+        lane.reruns = [pair for pair in lane.reruns if pair[0].owner is not ticket]
         return [ticket]
 
     def is_empty(self) -> bool:

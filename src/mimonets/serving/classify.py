@@ -7,11 +7,13 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 
+from mimonets._inputs import InputSpec
 from mimonets.serving.app import answer, authorise, read_request
 from mimonets.serving.images import read_data_url, read_image
 from mimonets.serving.infer import Departure
+from mimonets.serving.lanes import Ticket
 from mimonets.serving.protocol import read_json, softmax
-from mimonets.serving.server import Server, Version
+from mimonets.serving.server import Server
 from mimonets.serving.wishes import PARAMETERS, RequestError, how, read_wish
 
 BODY = {
@@ -62,13 +64,15 @@ def add_classify(app: FastAPI, server: Server) -> None:
         ticket = await server.answer(
             found, np.stack(decoded), wish, tenant, Departure(request.receive)
         )
-        return answer(_labels(ticket, found))
+        return answer(_labels(ticket, spec))
 
 
-def _labels(ticket: Any, version: Version) -> dict[str, Any]:
-    spec, policy = version.network.input_spec, version.lane.policy
+def _labels(ticket: Ticket, spec: InputSpec) -> dict[str, Any]:
+    lane = ticket.lane
+    assert lane is not None
     answers = []
     for one in ticket.answers:
+        assert one is not None
         chances = softmax(one.output.reshape(-1))
         best = int(chances.argmax())
         answers.append(
@@ -77,15 +81,15 @@ def _labels(ticket: Any, version: Version) -> dict[str, Any]:
                 "class": best,
                 "probability": round(float(chances[best]), 6),
                 "probabilities": [round(float(chance), 6) for chance in chances],
-                "active_streams": policy.modes[one.mode].active_streams,
+                "active_streams": lane.policy.modes[one.mode].active_streams,
                 "group_size": one.group_size,
             }
         )
     return {
-        "model": version.lane.name,
-        "version": version.number,
+        "model": lane.name,
+        "version": lane.version,
         "answers": answers,
-        "parameters": how(ticket, policy),
+        "parameters": how(ticket, lane.policy),
     }
 
 

@@ -113,6 +113,7 @@ async def infer(
         tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
         found = server.find(name, number)
         body = await read_body(receive, given, server.settings)
+        found = server.renew(found, number)
         length = given.get(b"inference-header-content-length")
         question = read_question(
             body,
@@ -128,9 +129,7 @@ async def infer(
     except (RequestError, RefusedError) as problem:
         status, more = explain(problem)
         return status, [JSON_TYPE, *more], write_error(problem)
-    content, cut = write_answer(
-        ticket, question, found.lane.policy, found.network.input_spec, name, found.number
-    )
+    content, cut = write_answer(ticket, question, found.network.input_spec)
     if cut is None:
         return 200, [JSON_TYPE], content
     return 200, [BINARY_TYPE, (b"inference-header-content-length", b"%d" % cut)], content

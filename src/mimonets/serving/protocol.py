@@ -14,7 +14,6 @@ import orjson
 from mimonets._inputs import InputSpec
 from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import Array
-from mimonets.serving.policy import Policy
 from mimonets.serving.wishes import (
     PARAMETERS,
     RequestError,
@@ -115,10 +114,10 @@ def read_json(body: bytes) -> dict[str, Any]:
     return content
 
 
-def write_answer(
-    ticket: Ticket, question: Question, policy: Policy, spec: InputSpec, name: str, version: str
-) -> tuple[bytes, int | None]:
+def write_answer(ticket: Ticket, question: Question, spec: InputSpec) -> tuple[bytes, int | None]:
     """Encode an answer; returns the body and, if it has binary tensors, the header's length."""
+    lane = ticket.lane
+    assert lane is not None
     answers = [answer for answer in ticket.answers if answer is not None]
     if len(answers) == 1:
         logits = answers[0].output[np.newaxis].astype(np.float32, copy=False)
@@ -132,10 +131,14 @@ def write_answer(
             described.pop("data", None)
             raw += data
         tensors.append(described)
-    header: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": tensors}
+    header: dict[str, Any] = {
+        "model_name": lane.name,
+        "model_version": lane.version,
+        "outputs": tensors,
+    }
     if question.id is not None:
         header["id"] = question.id
-    header["parameters"] = how(ticket, policy)
+    header["parameters"] = how(ticket, lane.policy)
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     return (
         (text + raw, len(text))

@@ -50,10 +50,14 @@ class ServerSettings(Config):
 class Version:
     """One loaded network and its queue."""
 
-    number: str
     network: Network
     lane: Lane
     headers: KnownHeaders = field(default_factory=KnownHeaders)  # of requests that came before
+
+    @property
+    def number(self) -> str:
+        """Which load of the model it is."""
+        return self.lane.version
 
     @property
     def takes_short(self) -> bool:
@@ -144,8 +148,8 @@ class Server:
             await loop.run_in_executor(self.pool, network.open)
             modes = await self._warm_up(network)
             self._loads[name] += 1
-            lane = Lane(name, Policy(modes, self.settings.policy))
-            version = Version(str(self._loads[name]), network, lane)
+            lane = Lane(name, Policy(modes, self.settings.policy), str(self._loads[name]))
+            version = Version(network, lane)
             self.worker.add_lane(lane, network)
             self.on_load()
             old = self.models.get(name)
@@ -167,6 +171,12 @@ class Server:
             raise RequestError(404, f"{name} has version {found.number}, not {version}.")
         return found
 
+    def renew(self, version: Version, number: str | None = None) -> Version:
+        """Find a model again if it was loaded anew while its request was under way."""
+        if version.lane in self.batcher.lanes:
+            return version
+        return self.find(version.lane.name, number)
+
     async def answer(
         self,
         version: Version,
@@ -177,6 +187,8 @@ class Server:
     ) -> Ticket:
         """Queue inputs and wait for all answers; forget them when the client is ``leaving`` first.
 
+        ``lane`` of what is returned says which version answered: the newest, if the model was
+        loaded again since ``version`` was found.
         Raises RequestError: 400, 499 for a client that left, 504; and RefusedError for 429.
         """
         name, status = version.lane.name, 500
@@ -201,7 +213,13 @@ class Server:
         tenant: Tenant,
         leaving: Leaving | None,
     ) -> Ticket:
-        lane, name = version.lane, version.lane.name
+        found = self.renew(version)
+        lane, name = found.lane, found.lane.name
+        if (found.network.input_spec, found.takes_short) != (
+            version.network.input_spec,
+            version.takes_short,
+        ):
+            raise RequestError(503, f"{name} was loaded again and takes other inputs: ask again.")
         ticket = make_ticket(
             inputs,
             wish,
