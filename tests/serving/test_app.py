@@ -2,6 +2,7 @@ import asyncio
 import base64
 import io
 import json
+import time
 
 import httpx
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from PIL import Image
 
 from mimonets.serving.infer import Departure, read_body
+from mimonets.serving.protocol import read_question
 from mimonets.serving.server import ServerSettings
 from mimonets.serving.tenants import Tenant, Tenants, read_keys
 from mimonets.serving.wishes import RequestError
-from serving.fakes import FakeEngine, client_of, images, make_server, tensor
+from serving.fakes import SPEC, FakeEngine, client_of, images, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
 
@@ -221,6 +223,51 @@ def test_a_bad_request_is_refused_before_it_is_queued(bad):
     response = once(call, engine=engine)
     assert response.status_code == 400
     assert response.json()["error"]
+
+
+SMALL = b'{"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": %s}]}'
+GREEDY = {
+    "a shape of many sides": SMALL.replace(b"1, 1", b"1" + b",2147483647" * 5000) % b"[0]",
+    "an output many times": SMALL[:-1] % b"[1,1,1,1]"
+    + b',"outputs":[%s]}' % b",".join([b'{"name": "logits"}'] * 3000),
+    "far more numbers than the shape has": SMALL % (b"[" + b"0," * 20_000 + b"0]"),
+    "many empty lists": SMALL % (b"[" + b"[]," * 20_000 + b"[]]"),
+    "a long word among the numbers": SMALL % (b'[1,1,1,"%s"]' % (b"x" * 60_000)),
+    "a long name": SMALL.replace(b'"input"', b'"' + b"x" * 60_000 + b'"') % b"[1,1,1,1]",
+    "a long mode": SMALL[:-1] % b"[1,1,1,1]" + b',"parameters":{"mode":"%s"}}' % (b"x" * 60_000),
+}
+
+
+@pytest.mark.parametrize("body", GREEDY.values(), ids=GREEDY)
+def test_a_request_that_asks_for_much_work_is_refused_in_one_short_line(body):
+    started = time.process_time()
+    with pytest.raises(RequestError) as caught:
+        read_question(body, None, SPEC, takes_short=False, max_inputs=256)
+    assert time.process_time() - started < 0.5
+    assert caught.value.status == 400
+    assert len(str(caught.value)) < 250
+
+
+def test_json_that_no_input_needs_is_not_decoded(monkeypatch):
+    monkeypatch.setattr("mimonets.serving.protocol.read_json", None)
+    with pytest.raises(RequestError, match="at most 106496: send fewer, or binary") as caught:
+        read_question(b" " * 200_000, None, SPEC, takes_short=False, max_inputs=256)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("nested", [[1, 2, 3, 4], [[[[1, 2], [3, 4]]]], [[1, 2], [3, 4]]])
+def test_numbers_come_flat_or_nested(nested):
+    found = read_question(
+        SMALL % json.dumps(nested).encode(), None, SPEC, takes_short=False, max_inputs=1
+    )
+    assert found.inputs.ravel().tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("length", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", "", "1_0"])
+def test_a_length_of_the_header_that_is_none_is_named(length):
+    with pytest.raises(RequestError, match="must be an integer from 0 to 2, the bytes") as caught:
+        read_question(b"{}", length, SPEC, takes_short=False, max_inputs=1)
+    assert caught.value.status == 400
 
 
 def test_limits_are_413():

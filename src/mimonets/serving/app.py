@@ -175,7 +175,9 @@ def _add_models(app: FastAPI, server: Server) -> None:
     async def model(request: Request, name: str, number: str | None = None) -> Response:
         found = find(request, name, number)
         network, policy = found.network, found.lane.policy
-        described = describe(name, [found.number], network.input_spec, short=found.takes_short)
+        described = describe(
+            name, [found.number], network.input_spec, takes_short=found.takes_short
+        )
         described["parameters"] = {
             "modes": [
                 {

@@ -179,7 +179,7 @@ async def read_body(
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise RequestError(415, "Compressed requests are not taken: send the body as it is.")
     announced = headers.get(b"content-length", b"0")
-    if announced.isdigit() and int(announced) > settings.max_body:
+    if announced.isdigit() and (len(announced) > 15 or int(announced) > settings.max_body):
         raise _too_large(settings)
     first = receive().__await__()
     try:

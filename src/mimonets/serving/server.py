@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mimonets._config import Config, whole
-from mimonets._messages import did_you_mean
+from mimonets._messages import did_you_mean, short
 from mimonets.serving.batcher import Batcher, RefusedError
 from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
@@ -168,7 +168,7 @@ class Server:
         if found is None:
             raise RequestError(503, f"{name} is being loaded.")
         if version is not None and version != found.number:
-            raise RequestError(404, f"{name} has version {found.number}, not {version}.")
+            raise RequestError(404, f"{name} has version {found.number}, not {short(version)}.")
         return found
 
     def renew(self, version: Version, number: str | None = None) -> Version:
@@ -305,7 +305,8 @@ class Server:
 
     def _unknown(self, name: str) -> RequestError:
         hint = did_you_mean(name, self.loaders)
-        return RequestError(404, f"There is no model {name!r}{hint}: {', '.join(self.loaders)}.")
+        known = ", ".join(self.loaders)
+        return RequestError(404, f"There is no model {short(name)}{hint}: {known}.")
 
 
 def retry_after(refused: RefusedError) -> str:

@@ -9,6 +9,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
+from mimonets._messages import short
 from mimonets.serving.app import answer, authorise, read_request
 from mimonets.serving.demo import DemoLoad
 from mimonets.serving.protocol import read_json
@@ -67,7 +68,7 @@ def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise RequestError(400, "rate must be a number.")
         if not 0 <= rate <= demo.max_rate:
-            raise RequestError(400, f"rate={rate!r} must lie between 0 and {demo.max_rate:g}.")
+            raise RequestError(400, f"rate={short(rate)} must lie between 0 and {demo.max_rate:g}.")
         await demo.set_rate(float(rate))
         return answer({"rate": rate})
 

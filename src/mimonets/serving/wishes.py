@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mimonets._inputs import InputSpec
+from mimonets._messages import short
 from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import PADDING, Array
 from mimonets.serving.policy import Policy
@@ -49,12 +50,14 @@ def read_wish(parameters: Mapping[str, Any]) -> Wish:
     for name in parameters:
         if name not in PARAMETERS:
             raise RequestError(
-                400, f"Unknown parameter {name!r}: {', '.join(PARAMETERS)} are known."
+                400, f"Unknown parameter {short(name)}: {', '.join(PARAMETERS)} are known."
             )
     timeout = _number(parameters, "timeout", 0, 3.6e9)
     mode = parameters.get("mode")
     if mode is not None and mode not in ("fast", "normal", "slow") and not is_count(mode):
-        raise RequestError(400, f"mode={mode!r} must be fast, normal, slow or an integer >= 1.")
+        raise RequestError(
+            400, f"mode={short(mode)} must be fast, normal, slow or an integer >= 1."
+        )
     priority = _number(parameters, "priority", 0, 100)
     return Wish(
         timeout=timeout / 1e6 if timeout else None,
@@ -190,12 +193,12 @@ def _number(parameters: Mapping[str, Any], name: str, low: float, high: float) -
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise RequestError(400, f"{name}={value!r} must be a number from {low:g} to {high:g}.")
+        raise RequestError(400, f"{name}={short(value)} must be a number from {low:g} to {high:g}.")
     return float(value)
 
 
 def _flag(parameters: Mapping[str, Any], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
-        raise RequestError(400, f"{name}={value!r} must be true or false.")
+        raise RequestError(400, f"{name}={short(value)} must be true or false.")
     return value
