@@ -1,8 +1,10 @@
 """What other servers fell into, one test or more for each."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from dataclasses import replace
 
 import httpx
@@ -375,6 +377,28 @@ def test_8_inputs_of_a_version_that_is_gone_do_not_count_against_their_tenant():
     batcher.offer(lane, one, 0.0)  # the lane is not among those that are served
     batcher.end(one, TimeoutError("late"))
     assert (batcher.queued["shop"], batcher.queued_bytes) == (0, 0)
+
+
+def test_8_old_versions_leave_memory_without_the_garbage_collector():
+    async def call(client, server):
+        for _ in range(3):
+            assert (await ask(client, 1)).status_code == 200
+            await server.load("digits")
+        await asyncio.sleep(0.01)
+        return sum(network() is not None for network in loaded)
+
+    def load():
+        network = superposed("digits", FakeEngine(), ACCURACIES)
+        loaded.append(weakref.ref(network))
+        return network
+
+    loaded = []
+    gc.disable()  # as good as gc.freeze() for what was loaded
+    try:
+        assert once(call, models={"digits": load}) == 1
+    finally:
+        gc.enable()
+    assert len(loaded) == 4
 
 
 def test_8_a_version_that_does_not_load_leaves_the_old_one():

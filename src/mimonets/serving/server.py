@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -279,7 +279,6 @@ class Server:
         """Warm up on the inference thread, one call at a time, between jobs."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[list[Mode]] = loop.create_future()
-        steps = network.warm_up(self.clock)
 
         def tell(modes: list[Mode] | None, error: Exception | None) -> None:
             if done.done():
@@ -289,24 +288,40 @@ class Server:
             elif modes is not None:
                 done.set_result(modes)
 
-        def step() -> None:
-            try:
-                modes = next(steps)
-            except Exception as error:
-                loop.call_soon_threadsafe(tell, None, error)
-                return
-            if modes is None:
-                self.worker.when_idle(step)
-            else:
-                loop.call_soon_threadsafe(tell, modes, None)
+        def tell_loop(modes: list[Mode] | None, error: Exception | None) -> None:
+            loop.call_soon_threadsafe(tell, modes, error)
 
-        self.worker.when_idle(step)
+        self.worker.when_idle(_WarmUp(network.warm_up(self.clock), self.worker, tell_loop))
         return await done
 
     def _unknown(self, name: str) -> RequestError:
         hint = did_you_mean(name, self.loaders)
         known = ", ".join(self.loaders)
         return RequestError(404, f"There is no model {short(name)}{hint}: {known}.")
+
+
+@dataclass(frozen=True)
+class _WarmUp:
+    """Takes one step of a warm-up, and asks for the next idle time.
+
+    A function that asks for itself would be a cycle, which keeps its network in memory for ever:
+    a running server has told the garbage collector to leave alone what was loaded.
+    """
+
+    steps: Iterator[list[Mode] | None]
+    worker: Worker
+    tell: Callable[[list[Mode] | None, Exception | None], object]
+
+    def __call__(self) -> None:
+        try:
+            modes = next(self.steps)
+        except Exception as error:
+            self.tell(None, error)
+            return
+        if modes is None:
+            self.worker.when_idle(self)
+        else:
+            self.tell(modes, None)
 
 
 def retry_after(refused: RefusedError) -> str:
