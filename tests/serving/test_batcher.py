@@ -160,6 +160,26 @@ def test_overload_is_refused_at_once_with_a_time_to_come_back():
     assert refused.value.retry_after > 0
 
 
+def test_a_deadline_that_nobody_could_meet_changes_nothing_for_others():
+    batcher, lane = make()
+    theta = lane.policy.theta(0.0)
+    for impossible in (ticket(slo=0.005), ticket(slo=0.1, count=20, limit=0)):
+        with pytest.raises(RefusedError, match=r"answers \d+ inputs in \d+ ms") as refused:
+            batcher.offer(lane, impossible, 0.0)
+        assert refused.value.retry_after is None
+    assert lane.policy.theta(0.0) == theta
+
+
+def test_a_refusal_with_hours_of_time_is_forgotten_in_minutes():
+    batcher, lane = make()
+    for _ in range(80):
+        batcher.offer(lane, ticket(priority=1), 0.0)
+    with pytest.raises(RefusedError, match="Overloaded"):
+        batcher.offer(lane, ticket(slo=3600.0, count=8), 0.0)
+    assert lane.policy.theta(0.0) < lane.policy.settings.theta
+    assert lane.policy.theta(600.0) == lane.policy.settings.theta
+
+
 def test_time_to_deliver_is_kept_free_before_every_deadline():
     batcher, lane = make()
     batcher.overhead = 0.02

@@ -18,9 +18,9 @@ FREE = -inf
 
 
 class RefusedError(Exception):
-    """A request is not admitted: come back in ``retry_after`` seconds."""
+    """A request is not admitted: come back in ``retry_after`` seconds, or, if None, not at all."""
 
-    def __init__(self, reason: str, retry_after: float) -> None:
+    def __init__(self, reason: str, retry_after: float | None) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
 
@@ -61,6 +61,13 @@ class Batcher:
         elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)
         late = lane.lateness(items, now, self.free_at, elsewhere)
         if late > 0:
+            if lane.policy.lateness((), items, now) > 0:
+                raise RefusedError(
+                    f"No mode that it allows answers {ticket.count} inputs in "
+                    f"{(ticket.deadline - now) * 1000:.0f} ms, even on an idle server: "
+                    f"give it more time, or fewer inputs.",
+                    None,
+                )
             lane.policy.refused(now, ticket.deadline - ticket.arrival)
             raise RefusedError(
                 f"Overloaded: the answer would be late by {late * 1000:.0f} ms.", late

@@ -8,6 +8,7 @@ for the schema and for servers that mount it below another path.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from fastapi import FastAPI, Request
 
 from mimonets.serving.batcher import RefusedError
 from mimonets.serving.protocol import read_question, write_answer
-from mimonets.serving.server import Server, ServerSettings, retry_after
+from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.tenants import Tenant
 from mimonets.serving.wishes import RequestError
 
@@ -147,7 +148,9 @@ def by_name(headers: Headers) -> dict[bytes, bytes]:
 def explain(problem: RequestError | RefusedError) -> tuple[int, Headers]:
     """Give the status of a refusal, and the headers that go with it."""
     if isinstance(problem, RefusedError):
-        return 429, [(b"retry-after", retry_after(problem).encode())]
+        if problem.retry_after is None:
+            return 429, []
+        return 429, [(b"retry-after", b"%d" % max(1, math.ceil(problem.retry_after)))]
     if problem.status == 503:
         return 503, [(b"retry-after", b"1")]
     if problem.status == 401:

@@ -1,7 +1,6 @@
 """The models of a server, their versions, and the way of a request through it."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -322,8 +321,3 @@ class _WarmUp:
             self.worker.when_idle(self)
         else:
             self.tell(modes, None)
-
-
-def retry_after(refused: RefusedError) -> str:
-    """Give whole seconds to come back in, at least one."""
-    return str(max(1, math.ceil(refused.retry_after)))
