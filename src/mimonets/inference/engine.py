@@ -124,7 +124,7 @@ class Engine:
 
         Args:
             inputs: images (b, c, h, w) as float32, or token ids (b, t), pairs (b, 2, t).
-            active_streams: how many inputs share a pass; by default all streams.
+            active_streams: how many inputs share a pass; by default the most that were exported.
             mask: sequences: like the inputs, True = real token.
         """
         mode = self._check_mode(active_streams)
@@ -173,7 +173,7 @@ class Engine:
         return run
 
     def _check_mode(self, active_streams: int | None) -> int:
-        mode = self.num_streams if active_streams is None else active_streams
+        mode = max(self.modes) if active_streams is None else active_streams
         if isinstance(mode, bool) or mode not in self.modes:
             raise ValueError(
                 f"active_streams={active_streams!r} is not among the exported modes: "
