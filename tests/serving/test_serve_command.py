@@ -19,7 +19,7 @@ from torch import nn
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.cli import serve
-from mimonets.cli._opening import name_and_folders, open_network
+from mimonets.cli._opening import name_and_folders, open_network, weights_in
 from mimonets.cli.main import main
 from mimonets.cli.serve import write_samples
 from mimonets.recipes import load_recipe
@@ -149,6 +149,17 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
     assert samples["inputs"].dtype == np.uint8
     pair = open_network("pair", [run_folder, run_folder / "model"], "torch", 1)
     assert [point.group for point in pair.points] == [1, 1]
+
+
+def test_a_run_is_served_with_the_model_that_it_kept(tmp_path):
+    small_model(tmp_path / "model")
+    (tmp_path / "result.json").write_text(json.dumps({"keep": "best"}))
+    assert weights_in(tmp_path) == tmp_path / "model"
+    small_model(tmp_path / "best")
+    assert weights_in(tmp_path) == tmp_path / "best"
+    (tmp_path / "result.json").write_text(json.dumps({"keep": "last"}))
+    assert weights_in(tmp_path) == tmp_path / "model"
+    assert weights_in(tmp_path / "model") == tmp_path / "model"
 
 
 def test_shipped_models_are_served_with_the_accuracy_of_their_card():
