@@ -10,10 +10,12 @@ import pytest
 from PIL import Image
 
 from mimonets.serving.infer import Departure, read_body
+from mimonets.serving.modes import Mode, ServiceTime
+from mimonets.serving.policy import Policy
 from mimonets.serving.protocol import read_question
 from mimonets.serving.server import ServerSettings
 from mimonets.serving.tenants import Tenant, Tenants, read_keys
-from mimonets.serving.wishes import RequestError
+from mimonets.serving.wishes import RequestError, make_ticket, read_wish
 from serving.fakes import SPEC, FakeEngine, client_of, images, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
@@ -140,6 +142,18 @@ def test_outputs_can_be_chosen():
     assert label["data"] == [2, 1]
     assert np.sum(np.reshape(chances["data"], (2, 3)), axis=1) == pytest.approx([1, 1])
     assert content["id"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("mode", "most"), [("slow", "big"), ("normal", "middle"), ("fast", "small"), (1, "small")]
+)
+def test_slow_is_the_big_one_of_several_networks(mode, most):
+    time = ServiceTime(per_pass=0.01)
+    names = ("big", "middle", "small")
+    policy = Policy([Mode(1, time, 0.9 - n / 10, name) for n, name in enumerate(names)])
+    wish = read_wish({"mode": mode})
+    ticket = make_ticket(images(1), wish, policy, 0.0, 1.0, tenant="", shares=True)
+    assert names[ticket.limit] == most
 
 
 def test_raw_pixels_are_prepared_as_in_training():

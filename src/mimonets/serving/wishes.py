@@ -38,6 +38,7 @@ class Wish:
 
     timeout: float | None = None  # seconds, for the whole request
     priority: int = 0
+    pace: str | None = None  # fast, normal or slow
     max_active: int | None = None
     min_accuracy: float | None = None
     cascade: bool = False
@@ -62,7 +63,8 @@ def read_wish(parameters: Mapping[str, Any]) -> Wish:
     return Wish(
         timeout=timeout / 1e6 if timeout else None,
         priority=int(priority or 0),
-        max_active={"slow": 1, "normal": -1, "fast": None}.get(mode, mode) if mode else None,
+        pace=mode if isinstance(mode, str) else None,
+        max_active=mode if isinstance(mode, int) else None,
         min_accuracy=_number(parameters, "min_accuracy", 0, 1),
         cascade=_flag(parameters, "cascade"),
         deterministic=_flag(parameters, "deterministic"),
@@ -126,11 +128,8 @@ def make_ticket(
     inputs: Array, wish: Wish, policy: Policy, now: float, slo: float, *, tenant: str, shares: bool
 ) -> Ticket:
     """Turn inputs into a request with a deadline; raises RequestError if no mode fits."""
-    max_active = wish.max_active
-    if max_active == -1:  # normal: half the streams
-        max_active = max(1, max(mode.active_streams for mode in policy.modes) // 2)
     try:
-        limit = policy.limit(max_active=max_active, min_accuracy=wish.min_accuracy)
+        limit = _fastest_mode(wish, policy)
     except ValueError as error:
         raise RequestError(400, str(error)) from None
     return Ticket(
@@ -147,6 +146,23 @@ def make_ticket(
         cascade=wish.cascade,
         size=inputs.nbytes,
     )
+
+
+def _fastest_mode(wish: Wish, policy: Policy) -> int:
+    """Find the fastest mode that a request allows.
+
+    Slow is the first mode. Normal is half the streams; the middle one of several networks or
+    resolutions, where every input has a pass of its own.
+    """
+    sizes = {mode.active_streams for mode in policy.modes}
+    max_active, most = wish.max_active, policy.fastest
+    if wish.pace == "slow":
+        max_active, most = 1, 0
+    elif wish.pace == "normal" and len(sizes) > 1:
+        max_active = max(min(sizes), max(sizes) // 2)
+    elif wish.pace == "normal":
+        most = policy.fastest // 2
+    return min(most, policy.limit(max_active=max_active, min_accuracy=wish.min_accuracy))
 
 
 def how(ticket: Ticket, policy: Policy) -> dict[str, Any]:
