@@ -2,13 +2,16 @@ import asyncio
 import base64
 import io
 import json
+import struct
 import time
+import zlib
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
+from mimonets.serving.images import read_images
 from mimonets.serving.infer import Departure, read_body
 from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.policy import Policy
@@ -339,6 +342,45 @@ def test_metadata_and_health():
         assert 'mimonets_requests_total{model="digits",status="200"} 1.0' in after
 
     once(call, engine=FakeEngine(per_pass=0.001))
+
+
+def test_refused_requests_are_counted_too():
+    async def call(client, server):
+        await client.post(INFER, content=b"{")
+        await client.post(INFER, json=tensor(images(*[1] * 300)))
+        await client.post("/v2/models/nobody-made-this/infer", content=b"{}")
+        await client.post("/v1/classify", content=b"x", headers={"content-type": "image/png"})
+        text = (await client.get("/metrics")).text
+        return {line for line in text.splitlines() if line.startswith("mimonets_requests_total")}
+
+    assert once(call) == {
+        f'mimonets_requests_total{{model="{model}",status="{status}"}} 1.0'
+        for model, status in (("digits", 400), ("digits", 413), ("", 404), ("digits", 415))
+    }
+
+
+def test_pixels_of_all_images_together_are_limited():
+    small, large = picture(150, size=(30, 30)), picture(150, size=(40, 30))
+    assert read_images([small, large], SPEC, 2100).shape == (2, 1, 2, 2)
+    for files, pixels in (([small, large], 2099), ([large], 1199)):
+        with pytest.raises(RequestError, match=r"\d+ pixels in one request; at most") as caught:
+            read_images(files, SPEC, pixels)
+        assert caught.value.status == 413
+
+
+@pytest.mark.parametrize(
+    "side", [10_000, 20_000]
+)  # Pillow warns of the first, and refuses the other
+def test_an_image_that_would_fill_memory_is_413(side):
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"0")), (b"IEND", b""))
+    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+    with pytest.raises(RequestError, match="pixels in one request; at most 16000000") as caught:
+        read_images([bomb], SPEC)
+    assert caught.value.status == 413
 
 
 def test_image_files_are_classified():

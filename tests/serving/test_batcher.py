@@ -303,7 +303,7 @@ def test_a_queue_that_remembers_its_length_admits_as_one_that_is_counted_each_ti
     for count, slo, runs in requests:
         now += 0.003
         one = ticket(now, slo, count, tenant="ab"[count % 2])
-        items = [batcher._make_item(one, row) for row in range(count)]
+        items = [batcher._make_item(one, row, now) for row in range(count)]
         counted = lane.policy.lateness(lane.queue, items, now, batcher.free_at)
         assert lane.lateness(items, now, batcher.free_at, 0.0) == pytest.approx(counted, abs=1e-12)
         try:

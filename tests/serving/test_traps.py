@@ -102,8 +102,10 @@ def test_1_an_error_in_the_bookkeeping_does_not_stop_the_thread(monkeypatch):
 # 2. One bad input hangs or spoils its batch.
 
 
-@pytest.mark.parametrize("how", ["crash_on", "nan_on"])
-def test_2_an_input_that_breaks_the_network_harms_only_itself(how):
+@pytest.mark.parametrize(
+    ("how", "status", "words"), [("crash_on", 500, "failed on this"), ("nan_on", 400, "finite")]
+)
+def test_2_an_input_that_breaks_the_network_harms_only_itself(how, status, words):
     async def call(client, server):
         engine.hold.clear()
         blocker = ask(client, 0)
@@ -113,9 +115,9 @@ def test_2_an_input_that_breaks_the_network_harms_only_itself(how):
         setattr(engine, how, 5)
         engine.hold.set()
         responses = await asyncio.gather(*group)
-        assert [response.status_code for response in responses] == [200, 400, 200, 200]
+        assert [response.status_code for response in responses] == [200, status, 200, 200]
         assert [label(responses[number]) for number in (0, 2, 3)] == [[1], [2], [0]]
-        assert "finite" in responses[1].json()["error"]
+        assert words in responses[1].json()["error"]
         assert (await blocker).status_code == 200
         assert server.batcher.is_empty()
 
@@ -135,6 +137,25 @@ def test_3_a_timeout_covers_the_whole_request_and_is_on_time():
         assert 0.14 < time.monotonic() - started < 0.6
         engine.hold.set()
 
+    engine = FakeEngine()
+    once(call, engine=engine)
+
+
+def test_3_a_timeout_starts_with_the_first_bytes_of_a_request():
+    async def call(client, server):
+        async def body():
+            yield content[:20]
+            await asyncio.sleep(0.1)
+            yield content[20:]
+
+        before = len(engine.calls)
+        response = await client.post(INFER, content=body())
+        assert response.status_code == 504
+        assert "before all of the request was there" in response.json()["error"]
+        assert len(engine.calls) == before
+
+    request = tensor(images(1), timeout=50_000)
+    content = httpx.Request("POST", "http://test", json=request).content
     engine = FakeEngine()
     once(call, engine=engine)
 

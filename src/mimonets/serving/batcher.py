@@ -25,6 +25,13 @@ class RefusedError(Exception):
         self.retry_after = retry_after
 
 
+class NotFiniteError(ValueError):
+    """The network gave NaN or infinity, even for the input alone."""
+
+    def __init__(self) -> None:
+        super().__init__("The network gave no finite answer.")
+
+
 @dataclass(slots=True)
 class Work:
     """A job of one lane."""
@@ -57,7 +64,7 @@ class Batcher:
             raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
         if self.max_bytes is not None and self.queued_bytes + ticket.size > self.max_bytes:
             raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
-        items = [self._make_item(ticket, row) for row in range(ticket.count)]
+        items = [self._make_item(ticket, row, now) for row in range(ticket.count)]
         elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)
         late = lane.lateness(items, now, self.free_at, elsewhere)
         if late > 0:
@@ -68,7 +75,7 @@ class Batcher:
                     f"give it more time, or fewer inputs.",
                     None,
                 )
-            lane.policy.refused(now, ticket.deadline - ticket.arrival)
+            lane.policy.refused(now, ticket.deadline - now)
             raise RefusedError(
                 f"Overloaded: the answer would be late by {late * 1000:.0f} ms.", late
             )
@@ -102,11 +109,11 @@ class Batcher:
         return Work(lane, job, now), ended
 
     def finish(
-        self, work: Work, outputs: Mapping[int, tuple[Any, float]], now: float
+        self, work: Work, outputs: Mapping[int, tuple[Any, float] | Exception], now: float
     ) -> list[Ticket]:
         """Note the outputs {id of item: (output, confidence)}; returns requests that are complete.
 
-        An item without an output failed; its request gets an error.
+        An item with an error, or without an output, failed; its request gets an error.
         """
         self.free_at = FREE
         lane, policy = work.lane, work.lane.policy
@@ -120,13 +127,14 @@ class Batcher:
                 ticket = item.owner
                 if ticket.is_done:  # late or cancelled while it ran
                     continue
-                if id(item) not in outputs and id(item) in work.fast:
-                    complete += self._note(item, work.fast[id(item)])
+                found = outputs.get(id(item), NotFiniteError())
+                if isinstance(found, Exception):
+                    if id(item) in work.fast:
+                        complete += self._note(item, work.fast[id(item)])
+                    else:
+                        complete += self.end(ticket, found)
                     continue
-                if id(item) not in outputs:
-                    complete += self.end(ticket, ValueError("The network gave no finite answer."))
-                    continue
-                output, confidence = outputs[id(item)]
+                output, confidence = found
                 answer = Answer(
                     output=output,
                     mode=self._mode_of(policy, group.mode, len(group.items)),
@@ -170,11 +178,11 @@ class Batcher:
         """Tell whether nothing is queued."""
         return not any(lane.queue or lane.reruns for lane in self.lanes)
 
-    def _make_item(self, ticket: Ticket, row: int) -> Item:
+    def _make_item(self, ticket: Ticket, row: int, now: float) -> Item:
         self._number += 1
-        budget = ticket.deadline - ticket.arrival
+        budget = ticket.deadline - now
         return Item(
-            arrival=ticket.arrival,
+            arrival=now,
             deadline=ticket.deadline - min(2 * self.overhead, budget / 4),
             limit=ticket.limit,
             least=ticket.least,

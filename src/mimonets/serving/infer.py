@@ -109,24 +109,25 @@ async def infer(
     server: Server, raw_headers: Headers, receive: Receive, name: str, number: str | None
 ) -> tuple[int, Headers, bytes]:
     """Answer one inference request: status, headers and body."""
-    given = by_name(raw_headers)
+    begun, given = server.clock(), by_name(raw_headers)
     try:
-        tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
-        found = server.find(name, number)
-        body = await read_body(receive, given, server.settings)
-        found = server.renew(found, number)
-        length = given.get(b"inference-header-content-length")
-        question = read_question(
-            body,
-            None if length is None else length.decode("latin-1"),
-            found.network.input_spec,
-            takes_short=found.takes_short,
-            max_inputs=server.settings.max_inputs,
-            known=found.headers,
-        )
-        ticket = await server.answer(
-            found, question.inputs, question.wish, tenant, Departure(receive)
-        )
+        with server.count(name):
+            tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
+            found = server.find(name, number)
+            body = await read_body(receive, given, server.settings)
+            found = server.renew(found, number)
+            length = given.get(b"inference-header-content-length")
+            question = read_question(
+                body,
+                None if length is None else length.decode("latin-1"),
+                found.network.input_spec,
+                takes_short=found.takes_short,
+                max_inputs=server.settings.max_inputs,
+                known=found.headers,
+            )
+            ticket = await server.answer(
+                found, question.inputs, question.wish, tenant, Departure(receive), begun
+            )
     except (RequestError, RefusedError) as problem:
         status, more = explain(problem)
         return status, [JSON_TYPE, *more], write_error(problem)

@@ -29,10 +29,14 @@ class Metrics:
             return kind(f"mimonets_{name}", text, labels, registry=self.registry, **more)
 
         model = ("model",)
-        self.requests = make(Counter, "requests", "Answered requests", ("model", "status"))
+        self.requests = make(Counter, "requests", "Requests by status", ("model", "status"))
         self.inputs = make(Counter, "inputs", "Inputs that were answered", ("model", "mode"))
         self.latency = make(
-            Histogram, "latency_seconds", "Admission to answer", ("model", "mode"), buckets=SECONDS
+            Histogram,
+            "latency_seconds",
+            "Start of a request to its answer",
+            ("model", "mode"),
+            buckets=SECONDS,
         )
         self.compute = make(
             Histogram, "compute_seconds", "Time of a job", ("model", "mode"), buckets=SECONDS

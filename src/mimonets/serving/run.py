@@ -5,6 +5,7 @@ import contextlib
 import gc
 import signal
 import sys
+import warnings
 from ipaddress import ip_address
 from types import FrameType
 
@@ -75,6 +76,8 @@ def run_server(
         proxy_headers=False,  # nothing here depends on where a request came from
     )
     runner = _Runner(config, server)
+    # Once, not in the threads that decode: the state of warnings belongs to the whole process.
+    warnings.filterwarnings("ignore", module="PIL")
     server.on_load = settle
     server.on_failure = lambda: setattr(runner, "should_exit", True)
     # The loop and the inference thread take turns; by default a turn may last 5 ms.

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from mimonets._config import Config, whole
 from mimonets._messages import did_you_mean, short
-from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
 from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode
@@ -33,7 +33,7 @@ class ServerSettings(Config):
     max_body: int = whole(64 * 2**20, least=1024)  # bytes of one request
     max_inputs: int = whole(256)  # of one request
     max_queued: int = whole(512 * 2**20, least=1024)  # bytes of all that waits
-    max_pixels: int = whole(16_000_000)  # of an image file, before it is decoded
+    max_pixels: int = whole(16_000_000)  # of all image files of one request
     body_timeout: float = 30.0  # seconds that a client may take to send its request
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
 
@@ -183,35 +183,15 @@ class Server:
         wish: Wish,
         tenant: Tenant,
         leaving: Leaving | None = None,
+        begun: float | None = None,
     ) -> Ticket:
         """Queue inputs and wait for all answers; forget them when the client is ``leaving`` first.
 
         ``lane`` of what is returned says which version answered: the newest, if the model was
         loaded again since ``version`` was found.
-        Raises RequestError: 400, 499 for a client that left, 504; and RefusedError for 429.
+        The time to answer counts from ``begun``, when the request began to come; by default now.
+        Raises RequestError: 400, 499 for a client that left, 500, 504; and RefusedError for 429.
         """
-        name, status = version.lane.name, 500
-        try:
-            ticket = await self._answer(version, inputs, wish, tenant, leaving)
-            status = 200
-            return ticket
-        except RequestError as error:
-            status = error.status
-            raise
-        except RefusedError:
-            status = 429
-            raise
-        finally:
-            self.metrics.ended(name, status)
-
-    async def _answer(
-        self,
-        version: Version,
-        inputs: Array,
-        wish: Wish,
-        tenant: Tenant,
-        leaving: Leaving | None,
-    ) -> Ticket:
         found = self.renew(version)
         lane, name = found.lane, found.lane.name
         if (found.network.input_spec, found.takes_short) != (
@@ -223,12 +203,15 @@ class Server:
             inputs,
             wish,
             lane.policy,
-            self.clock(),
+            self.clock() if begun is None else begun,
             self.settings.slo,
             tenant=tenant.name,
             shares=tenant.shares,
         )
-        self.metrics.offered(ticket.arrival)
+        now = self.clock()
+        self.metrics.offered(now)
+        if ticket.deadline <= now:
+            raise RequestError(504, "The deadline passed before all of the request was there.")
         ticket.future = asyncio.get_running_loop().create_future()
         timer = self.worker.submit(lane, ticket)
         try:
@@ -242,10 +225,16 @@ class Server:
         self.worker.delivered(ticket)
         if isinstance(ticket.error, TimeoutError):
             raise RequestError(504, str(ticket.error))
-        if ticket.error is not None:
+        if isinstance(ticket.error, NotFiniteError):
             raise RequestError(400, f"{ticket.error} The input may be out of range.")
+        if ticket.error is not None:
+            raise RequestError(500, str(ticket.error))
         self.metrics.answered(name, ticket, lane.policy)
         return ticket
+
+    def count(self, name: str = "") -> "Count":
+        """Count what becomes of a request, whoever refuses it; ``with server.count(name): ...``."""
+        return Count(self, name)
 
     async def _wait(self, ticket: Ticket, leaving: Leaving | None) -> None:
         """Wait until a request is done, or the client left."""
@@ -297,6 +286,27 @@ class Server:
         hint = did_you_mean(name, self.loaders)
         known = ", ".join(self.loaders)
         return RequestError(404, f"There is no model {short(name)}{hint}: {known}.")
+
+
+class Count:
+    """Counts how a block of code ends, under the name of a model."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server, self.name = server, name
+
+    def __enter__(self) -> "Count":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        status = 200 if error is None else 500
+        if isinstance(error, RequestError):
+            status = error.status
+        elif isinstance(error, RefusedError):
+            status = 429
+        elif isinstance(error, asyncio.CancelledError):
+            status = 499
+        known = self.name in self._server.loaders  # clients must not make labels
+        self._server.metrics.ended(self.name if known else "", status)
 
 
 @dataclass(frozen=True)
