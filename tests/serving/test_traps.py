@@ -10,8 +10,11 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
+import torch
 
+from mimonets import Engine, MIMOFormer, MIMOFormerConfig
 from mimonets.serving.batcher import Batcher
+from mimonets.serving.jobs import Item
 from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.networks import superposed
@@ -30,6 +33,16 @@ from serving.fakes import (
 )
 
 INFER = "/v2/models/digits/infer"
+SMALL = {
+    "depth": 1,
+    "heads": 2,
+    "head_dim": 8,
+    "dim": 16,
+    "hidden_dim": 16,
+    "vocab_size": 10,
+    "max_length": 8,
+    "num_features": 8,
+}
 
 
 def once(call, **settings):
@@ -632,3 +645,43 @@ def test_a_client_that_sends_its_body_slowly_delays_nobody():
         slow.settimeout(5)
         assert b"408" in slow.recv(100)
         slow.close()
+
+
+def test_a_short_group_runs_in_a_mode_that_is_served():
+    async def call(client, server):
+        response = await ask(client, 0, 1, 2, superpose=True)
+        assert label(response) == [0, 1, 2]
+        assert response.json()["parameters"]["active_streams"] == 4
+        active, inputs = engine.calls[-1]
+        assert active == 4
+        assert inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 0], "a copy fills the group"
+
+    engine = FakeEngine()
+    network = lambda: superposed("digits", engine, ACCURACIES, modes=(1, 4))  # noqa: E731
+    once(call, models={"digits": network})
+
+
+def test_many_inputs_that_ask_for_it_share_a_pass_on_an_idle_server():
+    time = ServiceTime(per_pass=0.01)
+    policy = Policy([Mode(1, time, 0.9), Mode(16, time, 0.8)])
+    queue = [Item(0.0, 10.0, limit=1, least=1, number=number) for number in range(32)]
+    job = policy.next_job(queue, now=0.0)
+    assert [len(group.items) for group in job.groups] == [16, 16]
+
+
+@pytest.mark.parametrize(("grid", "served"), [((1, 2), {1: "2"}), ((2, 2), {1: "2", 2: "4"})])
+def test_pairs_are_served_in_one_mode_for_each_number_of_pairs(grid, served):
+    torch.manual_seed(0)
+    config = MIMOFormerConfig(**SMALL, num_classes=3, head="pair", grid=grid)
+    network = superposed("pairs", Engine(MIMOFormer(config).eval(), "torch", 1))
+    assert {point.group: point.name.split()[0] for point in network.points} == served
+    pairs = network.example(3)
+    *_, modes = network.warm_up(time.perf_counter, passes=(1,), repeats=1)
+    assert network.run(modes[-1], pairs).shape == (3, 3)
+
+
+def test_a_network_that_answers_every_token_is_refused_when_it_is_loaded():
+    config = MIMOFormerConfig(**SMALL, num_classes=10, head="next_token", causal=True, grid=(2, 1))
+    network = superposed("words", Engine(MIMOFormer(config).eval(), "torch", 1))
+    with pytest.raises(ValueError, match="words answers each input with 8 x 10 numbers, and the"):
+        network.open()

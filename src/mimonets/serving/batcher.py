@@ -4,15 +4,13 @@ No clock, no thread, no engine: `now` is an argument, and whoever calls holds a 
 inference thread and the simulator drive the same object.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from mimonets.serving.jobs import Item, Job
 from mimonets.serving.lanes import Answer, Lane, Ticket
-from mimonets.serving.policy import Policy
 
 FREE = -inf
 
@@ -137,7 +135,7 @@ class Batcher:
                 output, confidence = found
                 answer = Answer(
                     output=output,
-                    mode=self._mode_of(policy, group.mode, len(group.items)),
+                    mode=policy.mode_of(group.mode, len(group.items)),
                     group_size=len(group.items),
                     confidence=confidence,
                     queued=work.started - item.arrival,
@@ -254,11 +252,3 @@ class Batcher:
         if ticket.lane is not None:
             ticket.lane.policy.kept()
         return [ticket]
-
-    @staticmethod
-    def _mode_of(policy: Policy, mode: int, members: int) -> int:
-        """Find the mode that a short group really runs in: the one of its number, or the next."""
-        sizes: Sequence[int] = [point.active_streams for point in policy.modes[: mode + 1]]
-        if sizes != sorted(set(sizes)):  # several networks: a short group changes nothing
-            return mode
-        return min(bisect_left(sizes, members), mode)

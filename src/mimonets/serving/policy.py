@@ -200,7 +200,10 @@ class Policy:
         groups: list[Group] = []
         open_groups: dict[object, Group] = {}
         # Far down the queue little is left to fill; looking there would take time in every job.
-        for item in queue[: 4 * passes * self.modes[gear].active_streams]:
+        widest = max(mode.active_streams for mode in self.modes)  # some may ask for that
+        for item in queue[: 4 * passes * widest]:
+            if len(groups) == passes and not open_groups:
+                break
             mode = item.mode(gear)
             who = (mode, item.neighbours())
             group = open_groups.get(who)
@@ -213,6 +216,13 @@ class Policy:
             if len(group.items) == self.modes[mode].active_streams:
                 del open_groups[who]
         return Job(gear, groups, self.modes)
+
+    def mode_of(self, mode: int, members: int) -> int:
+        """Find the mode that a short group runs in: the one of its number, or the next larger."""
+        sizes = [point.active_streams for point in self.modes[: mode + 1]]
+        if sizes != sorted(set(sizes)):  # several networks: a short group changes nothing
+            return mode
+        return min(bisect_left(sizes, members), mode)
 
     def observe(self, predicted: float, seconds: float) -> None:
         """Learn from a job: follow the mean and the 99th percentile of observed / predicted."""

@@ -180,7 +180,10 @@ class Worker:
         network = self.networks[id(work.lane)]
         found: dict[int, tuple[Any, float] | Exception] = {}
         for index, items in work.job.calls():
-            mode = work.lane.policy.modes[index]
+            policy = work.lane.policy
+            mode = policy.modes[index]
+            if len(items) < mode.active_streams:
+                mode = policy.modes[policy.mode_of(index, len(items))]
             try:
                 outputs = network.run(mode, self._gather(work.lane, network, items))
             except Exception:
