@@ -209,7 +209,9 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
         )
     count = math.prod(shape)
     if count > shape[0] * _numbers_of(spec):
-        raise RequestError(400, f"shape={shape!r} does not fit inputs of {list(spec.shape)}.")
+        raise RequestError(
+            400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {shape!r}."
+        )
     size = mapping(found, "parameters").get("binary_data_size")
     if size is not None and (not is_count(size) or size != count * DATATYPES[kind].itemsize):
         raise RequestError(
