@@ -317,3 +317,33 @@ def test_a_queue_that_remembers_its_length_admits_as_one_that_is_counted_each_ti
             batcher.next_work(now)
         elif waiting and count == 5:
             batcher.end(waiting.pop(0))
+
+
+def test_time_in_which_nobody_waits_is_no_service_time_when_those_who_waited_left():
+    batcher, lane = make()
+    for start in (0.0, 60.0, 120.0):
+        one, other = ticket(start), ticket(start)
+        batcher.offer(lane, one, start)
+        work, _ = batcher.next_work(start)
+        batcher.offer(lane, other, start)
+        batcher.finish(work, {id(item): (0, 1.0) for item in work.job.items}, start + 0.0099)
+        batcher.end(other)
+        assert batcher.next_work(start + 0.01) == (None, [])
+    assert lane.policy.correction == pytest.approx(1.0)
+
+
+def test_a_rerun_that_is_overtaken_by_the_deadline_leaves_the_fast_answer():
+    batcher, lane = make()
+    tickets = [ticket(cascade=True, least=2) for _ in range(4)]
+    for one in tickets:
+        batcher.offer(lane, one, 0.0)
+    assert run(batcher, 0.0, confidence=0.5) == []
+    work, _ = batcher.next_work(0.01)
+    runs, waits = work.job.items[0].owner, lane.reruns[0][0].owner
+    for one in (runs, waits):  # the machine pauses
+        assert batcher.end(one, TimeoutError("late")) == [one]
+        assert one.error is None
+        assert [answer.mode for answer in one.answers] == [2]
+    outputs = {id(item): ("slow", 1.0) for item in work.job.items}
+    assert runs not in batcher.finish(work, outputs, 0.3)
+    assert runs.answers[0].output != "slow"

@@ -16,6 +16,7 @@ from mimonets import Engine, MIMOFormer, MIMOFormerConfig
 from mimonets.serving.batcher import Batcher
 from mimonets.serving.jobs import Item
 from mimonets.serving.lanes import Lane, Ticket
+from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.networks import superposed
 from mimonets.serving.policy import Policy
@@ -685,3 +686,15 @@ def test_a_network_that_answers_every_token_is_refused_when_it_is_loaded():
     network = superposed("words", Engine(MIMOFormer(config).eval(), "torch", 1))
     with pytest.raises(ValueError, match="words answers each input with 8 x 10 numbers, and the"):
         network.open()
+
+
+def test_the_window_looks_at_the_last_seconds_only():
+    now = 0.0
+    metrics = Metrics(lambda: 0, lambda: now)
+    for now in (1.0, 2.0, 98.5, 99.0):
+        metrics.offered(now)
+        metrics.recent.append((now, now / 1000, 1))
+    metrics.recent.appendleft(None)  # nobody looks that far back
+    now = 100.0
+    assert metrics.window()["offered"] == 1.0
+    assert metrics.window()["p50_ms"] == pytest.approx(98.75)

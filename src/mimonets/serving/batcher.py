@@ -92,6 +92,7 @@ class Batcher:
         ended = self._drop_late(now)
         waiting = [lane for lane in self.lanes if lane.queue]
         if not waiting:
+            self._ended = None  # those who waited left: the time until the next job is idle time
             work, flushed = self._rerun(now)
             return work, ended + flushed
         ended += [ticket for lane in self.lanes for ticket in self._flush(lane)]
@@ -150,6 +151,7 @@ class Batcher:
                     and policy.has_slack(item, now)
                 )
                 if wants_more:
+                    ticket.answers[item.row] = answer  # unless a better one comes in time
                     lane.reruns.append((item, answer))
                 else:
                     complete += self._note(item, answer)
@@ -159,6 +161,8 @@ class Batcher:
         """End a request early: cancelled, late or failed. Its queued inputs are forgotten."""
         if ticket.is_done:
             return []
+        if isinstance(error, TimeoutError) and ticket.answers and all(ticket.answers):
+            error = None  # it runs again in slow mode: its fast answers are there
         ticket.error, ticket.is_done = error, True  # the loop may look in between
         lane = ticket.lane
         if lane is None:

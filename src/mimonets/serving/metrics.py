@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -100,8 +101,8 @@ class Metrics:
     def window(self, seconds: float = 2.0) -> dict[str, float]:
         """Summarise the last seconds for the page."""
         since = self._clock() - seconds
-        recent = [entry for entry in list(self.recent) if entry[0] >= since]
-        offered = sum(when >= since for when in list(self._offered))
+        recent = list(takewhile(lambda entry: entry[0] >= since, reversed(self.recent)))
+        offered = sum(1 for _ in takewhile(lambda when: when >= since, reversed(self._offered)))
         found = {"offered": offered / seconds, "throughput": len(recent) / seconds}
         if recent:
             latencies = np.array([entry[1] for entry in recent])
