@@ -52,7 +52,10 @@ class _Runner(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._served.is_draining = True
-        super().handle_exit(sig, frame)
+        if sig == signal.SIGTERM:  # uvicorn would raise it again: nothing would be cleaned up
+            self.should_exit = True
+        else:
+            super().handle_exit(sig, frame)
 
 
 def run_server(
