@@ -14,6 +14,7 @@ import torch
 
 from mimonets import Engine, MIMOFormer, MIMOFormerConfig
 from mimonets.serving.batcher import Batcher
+from mimonets.serving.demo import DemoLoad
 from mimonets.serving.jobs import Item
 from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
@@ -698,3 +699,22 @@ def test_the_window_looks_at_the_last_seconds_only():
     now = 100.0
     assert metrics.window()["offered"] == 1.0
     assert metrics.window()["p50_ms"] == pytest.approx(98.75)
+
+
+def test_the_load_stops_when_no_page_is_left(monkeypatch):
+    async def main():
+        monkeypatch.setattr("mimonets.serving.demo.ABSENCE", 0.02)
+        demo = DemoLoad("", "")
+        demo.rate = 20.0
+        with demo.watched():
+            with demo.watched():
+                pass
+            await asyncio.sleep(0.04)
+            assert demo.rate == 20.0, "another page looks"
+        with demo.watched():  # loaded again
+            await asyncio.sleep(0.04)
+            assert demo.rate == 20.0
+        await asyncio.sleep(0.06)
+        assert demo.rate == 0.0
+
+    asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def state(server: Server, demo: DemoLoad | None) -> dict[str, Any]:
 
 
 async def _events(request: Request, server: Server, demo: DemoLoad | None) -> AsyncIterator[bytes]:
-    while not server.is_draining and not await request.is_disconnected():
-        yield b"data: " + orjson.dumps(state(server, demo)) + b"\n\n"
-        await asyncio.sleep(INTERVAL)
+    with nullcontext() if demo is None else demo.watched():
+        while not server.is_draining and not await request.is_disconnected():
+            yield b"data: " + orjson.dumps(state(server, demo)) + b"\n\n"
+            await asyncio.sleep(INTERVAL)
