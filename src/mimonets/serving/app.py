@@ -52,9 +52,12 @@ TENSOR_BODY = {
             400: "malformed",
             401: "no or unknown key",
             404: "no such model",
+            408: "the body took too long",
             413: "too large",
             415: "encoding not taken",
+            421: "called by another name",
             429: "overloaded; see Retry-After",
+            500: "the network or the server failed",
             503: "starting or shutting down",
             504: "not in time",
         }.items()
