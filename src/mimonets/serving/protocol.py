@@ -15,6 +15,7 @@ from mimonets._inputs import InputSpec
 from mimonets._messages import short
 from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import Array
+from mimonets.serving.numbers import flatten, numbers_of, read_length
 from mimonets.serving.wishes import (
     PARAMETERS,
     RequestError,
@@ -89,7 +90,7 @@ def read_question(
     """
     cut = len(body)
     if header_length is not None:
-        cut = _read_length(header_length)
+        cut = read_length(header_length)
         if not 0 <= cut <= len(body):
             raise RequestError(
                 400,
@@ -99,7 +100,7 @@ def read_question(
     text = bytes(body[:cut])
     header = known.get(text) if known is not None else None
     if header is None:
-        longest = BESIDE + PER_NUMBER * max_inputs * _numbers_of(spec)
+        longest = BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
         if len(text) > longest:
             raise RequestError(
                 413,
@@ -208,7 +209,7 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
             413, f"{shape[0]} inputs in one request; at most {max_inputs} are taken."
         )
     count = math.prod(shape)
-    if count > shape[0] * _numbers_of(spec):
+    if count > shape[0] * numbers_of(spec):
         raise RequestError(
             400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {shape!r}."
         )
@@ -242,45 +243,13 @@ def _read_tensor(header: Header, raw: bytes) -> Array:
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
     if raw:
         raise RequestError(400, "Bytes follow the header, but no binary_data_size announces them.")
-    values = np.array(_flatten(header.data, shape))
+    values = np.array(flatten(header.data, shape))
     if header.dtype != "FP32" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if values.dtype.kind == "f" or values.min() < limits.min or values.max() > limits.max:
             raise RequestError(400, f"data does not fit {header.dtype}.")
     with np.errstate(over="ignore"):  # too large for FP16: infinite, and refused as such
         return values.astype(dtype).reshape(shape)
-
-
-def _read_length(text: str) -> int:
-    """Read a number of bytes; -1 for anything else, such as other digits than 0 to 9."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
-
-
-def _numbers_of(spec: InputSpec) -> int:
-    """Count the numbers of one input, also of an image before it is cropped."""
-    given = 1 if spec.original is None else spec.shape[0] * math.prod(spec.original)
-    return max(given, math.prod(spec.shape))
-
-
-def _flatten(data: Any, shape: list[int]) -> list[float]:
-    """Give the numbers of a tensor that came flat or nested; counted before they are touched."""
-    count = math.prod(shape)
-    wrong = RequestError(
-        400, f"data must be {count} numbers for the shape {shape!r}, flat or nested like it."
-    )
-    if not isinstance(data, list):
-        raise wrong
-    for _ in shape[1:]:
-        if not 0 < len(data) <= count or not isinstance(data[0], list):
-            break
-        if not all(isinstance(part, list) and len(part) == len(data[0]) for part in data):
-            raise wrong
-        if len(data) * len(data[0]) > count:
-            raise wrong
-        data = [one for part in data for one in part]
-    if len(data) != count or not set(map(type, data)) <= {int, float}:
-        raise wrong
-    return data
 
 
 def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, bool, int], ...]:

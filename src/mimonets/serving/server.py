@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from mimonets._messages import did_you_mean, short
 from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
 from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
-from mimonets.serving.modes import Mode
 from mimonets.serving.networks import Array, Network
 from mimonets.serving.policy import Policy, PolicySettings
 from mimonets.serving.protocol import KnownHeaders
 from mimonets.serving.tenants import Tenant, Tenants
+from mimonets.serving.warming import warm_up
 from mimonets.serving.wishes import RequestError, Wish, make_ticket
 from mimonets.serving.worker import Worker, resolve
 
@@ -145,7 +145,7 @@ class Server:
             loop = asyncio.get_running_loop()
             network = await loop.run_in_executor(self.pool, self.loaders[name])
             await loop.run_in_executor(self.pool, network.open)
-            modes = await self._warm_up(network)
+            modes = await warm_up(network, self.worker, self.clock)
             self._loads[name] += 1
             lane = Lane(name, Policy(modes, self.settings.policy), str(self._loads[name]))
             version = Version(network, lane)
@@ -263,25 +263,6 @@ class Server:
         for name in self.loaders:
             await self.load(name)
 
-    async def _warm_up(self, network: Network) -> list[Mode]:
-        """Warm up on the inference thread, one call at a time, between jobs."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[list[Mode]] = loop.create_future()
-
-        def tell(modes: list[Mode] | None, error: Exception | None) -> None:
-            if done.done():
-                return
-            if error is not None:
-                done.set_exception(error)
-            elif modes is not None:
-                done.set_result(modes)
-
-        def tell_loop(modes: list[Mode] | None, error: Exception | None) -> None:
-            loop.call_soon_threadsafe(tell, modes, error)
-
-        self.worker.when_idle(_WarmUp(network.warm_up(self.clock), self.worker, tell_loop))
-        return await done
-
     def _unknown(self, name: str) -> RequestError:
         hint = did_you_mean(name, self.loaders)
         known = ", ".join(self.loaders)
@@ -307,27 +288,3 @@ class Count:
             status = 499
         known = self.name in self._server.loaders  # clients must not make labels
         self._server.metrics.ended(self.name if known else "", status)
-
-
-@dataclass(frozen=True)
-class _WarmUp:
-    """Takes one step of a warm-up, and asks for the next idle time.
-
-    A function that asks for itself would be a cycle, which keeps its network in memory for ever:
-    a running server has told the garbage collector to leave alone what was loaded.
-    """
-
-    steps: Iterator[list[Mode] | None]
-    worker: Worker
-    tell: Callable[[list[Mode] | None, Exception | None], object]
-
-    def __call__(self) -> None:
-        try:
-            modes = next(self.steps)
-        except Exception as error:
-            self.tell(None, error)
-            return
-        if modes is None:
-            self.worker.when_idle(self)
-        else:
-            self.tell(modes, None)
