@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mimonets import Engine, MIMOFormer, MIMOFormerConfig
+from mimonets import Engine, MIMOFormer, MIMOFormerConfig, export
+from mimonets.inference.engine import available_cores
 from small_networks import ForeignCNN
 
 
@@ -60,6 +61,16 @@ def test_auto_measures_and_says_what_it_picked(exported):
     engine = Engine(exported)
     assert engine.backend in ("onnxruntime", "openvino")
     assert engine.choice.startswith(f"{engine.backend}: a group of 3 took onnxruntime ")
+
+
+def test_auto_sees_an_export_in_openvinos_own_format_only(small_conv, tmp_path):
+    pytest.importorskip("openvino")
+    folder = export(small_conv, tmp_path / "out", formats=("openvino",), modes=(1,), measure=False)
+    engine = Engine(folder)
+    assert engine.backend == "openvino"
+    images = torch.randn(2, 1, 8, 8)
+    answers = engine(images)  # in the largest mode that was exported
+    torch.testing.assert_close(answers, tell(small_conv, images, 1), atol=1e-4, rtol=1e-4)
 
 
 def test_a_network_in_memory_is_an_engine_too(small_conv):
@@ -234,3 +245,23 @@ def test_the_two_documents_of_a_pair_that_is_left_over_share_a_pass_as_in_the_ne
     with torch.no_grad():
         wanted = model(pairs)
     torch.testing.assert_close(Engine(model, "torch")(pairs), wanted)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "9900000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_cores_are_those_that_the_process_may_use(files, cores, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert available_cores(tmp_path) == cores

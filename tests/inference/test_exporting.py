@@ -19,7 +19,7 @@ from mimonets import (
     export,
 )
 from mimonets.inference import trace
-from mimonets.inference.manifest import check_files, read_manifest
+from mimonets.inference.manifest import _hash_of, check_files, read_manifest
 from mimonets.inference.measure import accuracies
 from small_networks import ForeignCNN, randomise
 
@@ -207,6 +207,23 @@ def test_what_cannot_be_exported_gets_a_sentence_and_writes_nothing(small_conv, 
     assert (tmp_path / "mine.txt").read_text() == "precious"
 
 
+def test_only_an_export_is_replaced_by_an_export(copy, small_conv):
+    def replace_it():
+        return export(small_conv, copy, formats=("pt2",), modes=(1,), measure=False)
+
+    (copy / "model" / "notes.txt").write_text("precious")
+    with pytest.raises(ValueError, match=r"holds other things than an earlier export"):
+        replace_it()
+    (copy / "model" / "notes.txt").unlink()
+    manifest = (copy / "manifest.json").read_text()
+    (copy / "manifest.json").write_text('{"name": "an extension of a browser"}')
+    with pytest.raises(ValueError, match=r"holds other things than an earlier export"):
+        replace_it()
+    (copy / "manifest.json").write_text(manifest)
+    (copy / "mode-2.onnx").write_bytes(b"damaged")
+    assert Engine(replace_it(), "pt2").modes == (1,)
+
+
 @pytest.fixture
 def copy(exported, tmp_path):
     return shutil.copytree(exported, tmp_path / "copy")
@@ -247,3 +264,23 @@ def test_a_manifest_of_the_future_is_refused(copy):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"format version 99.*install a newer mimonets"):
         Engine(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda modes: modes["2"].update(plain="../mode-1.onnx"),
+            r"has no hash for ../mode-1.onnx, a graph of onnx",
+        ),
+        (lambda modes: modes.pop("2"), r"names no plain graph of onnx for 2 active: export"),
+    ],
+)
+def test_every_mode_has_its_graphs_and_every_graph_its_hash(copy, change, message):
+    path = copy / "manifest.json"
+    content = json.loads(path.read_text())
+    content.pop("sha256")
+    change(content["formats"]["onnx"]["modes"])
+    path.write_text(json.dumps(content | {"sha256": _hash_of(content)}))
+    with pytest.raises(ValueError, match=message):
+        Engine(copy, "onnxruntime")

@@ -2,17 +2,24 @@ import asyncio
 import base64
 import io
 import json
+import struct
+import time
+import zlib
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
+from mimonets.serving.images import read_images
 from mimonets.serving.infer import Departure, read_body
+from mimonets.serving.modes import Mode, ServiceTime
+from mimonets.serving.policy import Policy
+from mimonets.serving.protocol import read_question
 from mimonets.serving.server import ServerSettings
 from mimonets.serving.tenants import Tenant, Tenants, read_keys
-from mimonets.serving.wishes import RequestError
-from serving.fakes import FakeEngine, client_of, images, make_server, tensor
+from mimonets.serving.wishes import RequestError, make_ticket, read_wish
+from serving.fakes import SPEC, FakeEngine, client_of, images, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
 
@@ -140,6 +147,18 @@ def test_outputs_can_be_chosen():
     assert content["id"] == "7"
 
 
+@pytest.mark.parametrize(
+    ("mode", "most"), [("slow", "big"), ("normal", "middle"), ("fast", "small"), (1, "small")]
+)
+def test_slow_is_the_big_one_of_several_networks(mode, most):
+    time = ServiceTime(per_pass=0.01)
+    names = ("big", "middle", "small")
+    policy = Policy([Mode(1, time, 0.9 - n / 10, name) for n, name in enumerate(names)])
+    wish = read_wish({"mode": mode})
+    ticket = make_ticket(images(1), wish, policy, 0.0, 1.0, tenant="", shares=True)
+    assert names[ticket.limit] == most
+
+
 def test_raw_pixels_are_prepared_as_in_training():
     async def call(client, server):
         request = tensor(images(200))
@@ -223,6 +242,51 @@ def test_a_bad_request_is_refused_before_it_is_queued(bad):
     assert response.json()["error"]
 
 
+SMALL = b'{"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 2], "data": %s}]}'
+GREEDY = {
+    "a shape of many sides": SMALL.replace(b"1, 1", b"1" + b",2147483647" * 5000) % b"[0]",
+    "an output many times": SMALL[:-1] % b"[1,1,1,1]"
+    + b',"outputs":[%s]}' % b",".join([b'{"name": "logits"}'] * 3000),
+    "far more numbers than the shape has": SMALL % (b"[" + b"0," * 20_000 + b"0]"),
+    "many empty lists": SMALL % (b"[" + b"[]," * 20_000 + b"[]]"),
+    "a long word among the numbers": SMALL % (b'[1,1,1,"%s"]' % (b"x" * 60_000)),
+    "a long name": SMALL.replace(b'"input"', b'"' + b"x" * 60_000 + b'"') % b"[1,1,1,1]",
+    "a long mode": SMALL[:-1] % b"[1,1,1,1]" + b',"parameters":{"mode":"%s"}}' % (b"x" * 60_000),
+}
+
+
+@pytest.mark.parametrize("body", GREEDY.values(), ids=GREEDY)
+def test_a_request_that_asks_for_much_work_is_refused_in_one_short_line(body):
+    started = time.process_time()
+    with pytest.raises(RequestError) as caught:
+        read_question(body, None, SPEC, takes_short=False, max_inputs=256)
+    assert time.process_time() - started < 0.5
+    assert caught.value.status == 400
+    assert len(str(caught.value)) < 250
+
+
+def test_json_that_no_input_needs_is_not_decoded(monkeypatch):
+    monkeypatch.setattr("mimonets.serving.protocol.read_json", None)
+    with pytest.raises(RequestError, match="at most 106496: send fewer, or binary") as caught:
+        read_question(b" " * 200_000, None, SPEC, takes_short=False, max_inputs=256)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("nested", [[1, 2, 3, 4], [[[[1, 2], [3, 4]]]], [[1, 2], [3, 4]]])
+def test_numbers_come_flat_or_nested(nested):
+    found = read_question(
+        SMALL % json.dumps(nested).encode(), None, SPEC, takes_short=False, max_inputs=1
+    )
+    assert found.inputs.ravel().tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("length", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", "", "1_0"])
+def test_a_length_of_the_header_that_is_none_is_named(length):
+    with pytest.raises(RequestError, match="must be an integer from 0 to 2, the bytes") as caught:
+        read_question(b"{}", length, SPEC, takes_short=False, max_inputs=1)
+    assert caught.value.status == 400
+
+
 def test_limits_are_413():
     async def call(client, server):
         many = await client.post(INFER, json=tensor(images(*range(9))))
@@ -278,6 +342,45 @@ def test_metadata_and_health():
         assert 'mimonets_requests_total{model="digits",status="200"} 1.0' in after
 
     once(call, engine=FakeEngine(per_pass=0.001))
+
+
+def test_refused_requests_are_counted_too():
+    async def call(client, server):
+        await client.post(INFER, content=b"{")
+        await client.post(INFER, json=tensor(images(*[1] * 300)))
+        await client.post("/v2/models/nobody-made-this/infer", content=b"{}")
+        await client.post("/v1/classify", content=b"x", headers={"content-type": "image/png"})
+        text = (await client.get("/metrics")).text
+        return {line for line in text.splitlines() if line.startswith("mimonets_requests_total")}
+
+    assert once(call) == {
+        f'mimonets_requests_total{{model="{model}",status="{status}"}} 1.0'
+        for model, status in (("digits", 400), ("digits", 413), ("", 404), ("digits", 415))
+    }
+
+
+def test_pixels_of_all_images_together_are_limited():
+    small, large = picture(150, size=(30, 30)), picture(150, size=(40, 30))
+    assert read_images([small, large], SPEC, 2100).shape == (2, 1, 2, 2)
+    for files, pixels in (([small, large], 2099), ([large], 1199)):
+        with pytest.raises(RequestError, match=r"\d+ pixels in one request; at most") as caught:
+            read_images(files, SPEC, pixels)
+        assert caught.value.status == 413
+
+
+@pytest.mark.parametrize(
+    "side", [10_000, 20_000]
+)  # Pillow warns of the first, and refuses the other
+def test_an_image_that_would_fill_memory_is_413(side):
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"0")), (b"IEND", b""))
+    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+    with pytest.raises(RequestError, match="pixels in one request; at most 16000000") as caught:
+        read_images([bomb], SPEC)
+    assert caught.value.status == 413
 
 
 def test_image_files_are_classified():

@@ -160,6 +160,26 @@ def test_overload_is_refused_at_once_with_a_time_to_come_back():
     assert refused.value.retry_after > 0
 
 
+def test_a_deadline_that_nobody_could_meet_changes_nothing_for_others():
+    batcher, lane = make()
+    theta = lane.policy.theta(0.0)
+    for impossible in (ticket(slo=0.005), ticket(slo=0.1, count=20, limit=0)):
+        with pytest.raises(RefusedError, match=r"answers \d+ inputs in \d+ ms") as refused:
+            batcher.offer(lane, impossible, 0.0)
+        assert refused.value.retry_after is None
+    assert lane.policy.theta(0.0) == theta
+
+
+def test_a_refusal_with_hours_of_time_is_forgotten_in_minutes():
+    batcher, lane = make()
+    for _ in range(80):
+        batcher.offer(lane, ticket(priority=1), 0.0)
+    with pytest.raises(RefusedError, match="Overloaded"):
+        batcher.offer(lane, ticket(slo=3600.0, count=8), 0.0)
+    assert lane.policy.theta(0.0) < lane.policy.settings.theta
+    assert lane.policy.theta(600.0) == lane.policy.settings.theta
+
+
 def test_time_to_deliver_is_kept_free_before_every_deadline():
     batcher, lane = make()
     batcher.overhead = 0.02
@@ -283,7 +303,7 @@ def test_a_queue_that_remembers_its_length_admits_as_one_that_is_counted_each_ti
     for count, slo, runs in requests:
         now += 0.003
         one = ticket(now, slo, count, tenant="ab"[count % 2])
-        items = [batcher._make_item(one, row) for row in range(count)]
+        items = [batcher._make_item(one, row, now) for row in range(count)]
         counted = lane.policy.lateness(lane.queue, items, now, batcher.free_at)
         assert lane.lateness(items, now, batcher.free_at, 0.0) == pytest.approx(counted, abs=1e-12)
         try:
@@ -297,3 +317,33 @@ def test_a_queue_that_remembers_its_length_admits_as_one_that_is_counted_each_ti
             batcher.next_work(now)
         elif waiting and count == 5:
             batcher.end(waiting.pop(0))
+
+
+def test_time_in_which_nobody_waits_is_no_service_time_when_those_who_waited_left():
+    batcher, lane = make()
+    for start in (0.0, 60.0, 120.0):
+        one, other = ticket(start), ticket(start)
+        batcher.offer(lane, one, start)
+        work, _ = batcher.next_work(start)
+        batcher.offer(lane, other, start)
+        batcher.finish(work, {id(item): (0, 1.0) for item in work.job.items}, start + 0.0099)
+        batcher.end(other)
+        assert batcher.next_work(start + 0.01) == (None, [])
+    assert lane.policy.correction == pytest.approx(1.0)
+
+
+def test_a_rerun_that_is_overtaken_by_the_deadline_leaves_the_fast_answer():
+    batcher, lane = make()
+    tickets = [ticket(cascade=True, least=2) for _ in range(4)]
+    for one in tickets:
+        batcher.offer(lane, one, 0.0)
+    assert run(batcher, 0.0, confidence=0.5) == []
+    work, _ = batcher.next_work(0.01)
+    runs, waits = work.job.items[0].owner, lane.reruns[0][0].owner
+    for one in (runs, waits):  # the machine pauses
+        assert batcher.end(one, TimeoutError("late")) == [one]
+        assert one.error is None
+        assert [answer.mode for answer in one.answers] == [2]
+    outputs = {id(item): ("slow", 1.0) for item in work.job.items}
+    assert runs not in batcher.finish(work, outputs, 0.3)
+    assert runs.answers[0].output != "slow"

@@ -40,6 +40,7 @@ def test_the_container_copies_what_is_there_and_installs_extras_that_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(extras) <= set(project["optional-dependencies"])
     assert ROOT.joinpath(project["readme"]).exists()
+    assert install.index("whl/cpu torch") < install.index(".["), "before pip takes CUDA's"
     assert "USER" in dict(found), "never as root"
 
 

@@ -3,11 +3,13 @@ import asyncio
 import numpy as np
 import pytest
 
+from mimonets._inputs import InputSpec
 from mimonets.cli.main import main
-from mimonets.serving.load import LoadResult, Samples, send
+from mimonets.serving.load import LoadResult, Samples, random_samples, send
 from mimonets.serving.networks import superposed
 from mimonets.serving.policy import Policy
 from mimonets.serving.simulator import simulate
+from mimonets.serving.wishes import check_inputs
 from mimonets.serving.workloads import poisson
 from serving.fakes import ACCURACIES, FakeEngine, images, listening, make_server
 
@@ -56,6 +58,13 @@ def made(lag):
         slo=0.1,
         has_labels=True,
     )
+
+
+def test_random_samples_are_within_what_a_server_takes():
+    spec = InputSpec(kind="image", shape=(3, 32, 32), mean=(127.5,) * 3, deviation=(127.5,) * 3)
+    described = {"inputs": [{"datatype": "FP32", "shape": [-1, *spec.shape]}]}
+    inputs = random_samples(described).inputs
+    assert check_inputs(inputs, spec, takes_short=False).shape == (64, 3, 32, 32)
 
 
 def test_a_run_is_void_if_the_generator_itself_was_late():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from mimonets._inputs import InputSpec
 from mimonets.serving.networks import superposed
@@ -128,6 +129,32 @@ def test_a_drawing_is_answered(page):
     page.get_by_role("button", name="Clear all").click()
     page.get_by_role("button", name="Answer").click()
     assert "All pads are empty" in page.locator("#how").text_content()
+
+
+@needs_browser
+def test_files_are_answered(page, tmp_path):
+    paths = [tmp_path / f"{level}.png" for level in (30, 80)]
+    for path, level in zip(paths, (30, 80), strict=True):
+        Image.fromarray(np.full((8, 8), level, np.uint8)).save(path)
+    page.get_by_label("images of your own").set_input_files(paths)
+    pad = page.locator("canvas").nth(1)
+    expect(pad).to_have_attribute("aria-label", "Pad 2: your file 80.png", timeout=10_000)
+    page.get_by_role("button", name="Answer").click()
+    expect(page.locator("#how")).to_contain_text("1, 3 with 2 in one pass", timeout=15_000)
+    (tmp_path / "text.png").write_text("no image")
+    page.get_by_label("images of your own").set_input_files(tmp_path / "text.png")
+    expect(page.locator("#how")).to_contain_text("text.png is no image", timeout=10_000)
+
+
+@needs_browser
+def test_the_slider_shows_the_load_that_runs(page):
+    with page.expect_response("**/v1/demo/load"):
+        page.locator("#rate").fill("20")
+    page.reload()
+    expect(page.locator("#rate-text")).to_have_text("20 requests a second", timeout=10_000)
+    assert page.locator("#rate").input_value() == "20"
+    with page.expect_response("**/v1/demo/load"):
+        page.locator("#rate").fill("0")
 
 
 @needs_browser

@@ -19,7 +19,7 @@ from torch import nn
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.cli import serve
-from mimonets.cli._opening import name_and_folders, open_network
+from mimonets.cli._opening import name_and_folders, open_network, weights_in
 from mimonets.cli.main import main
 from mimonets.cli.serve import write_samples
 from mimonets.recipes import load_recipe
@@ -51,13 +51,14 @@ def request(count=1):
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
     folder = small_model(tmp_path_factory.mktemp("served") / "small")
+    (folder.parent / "tmp").mkdir()
     port = free_port()
     command = [sys.executable, "-m", "mimonets.cli.main", "serve", str(folder), "--port", str(port)]
     process = subprocess.Popen(
         [*command, "--slo-ms", "20000"],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder.parent / "tmp")},
     )
     url = f"http://127.0.0.1:{port}"
     until = time.monotonic() + 60
@@ -68,13 +69,13 @@ def process(tmp_path_factory):
         except httpx.ConnectError:
             pass
         time.sleep(0.1)
-    yield process, url
+    yield process, url, folder.parent / "tmp"
     process.kill()
     process.communicate()
 
 
 def test_it_serves_reloads_and_drains(process):
-    running, url = process
+    running, url, temporary = process
     infer = f"{url}/v2/models/small/infer"
     first = httpx.post(infer, json=request(3))
     assert first.json()["outputs"][0]["shape"] == [3, 10]
@@ -102,7 +103,8 @@ def test_it_serves_reloads_and_drains(process):
     answers = asyncio.run(stop_while_asking())
     codes = [answer.status_code for answer in answers if isinstance(answer, httpx.Response)]
     assert set(codes) <= {200, 503}
-    assert running.wait(20) in (0, -signal.SIGTERM)
+    assert running.wait(20) == 0
+    assert not list(temporary.glob("tmp*")), "nothing stays behind"
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v2/health/live")
 
@@ -119,6 +121,13 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
     ):
         assert main(arguments) == 2, arguments
         assert message in capsys.readouterr().err, arguments
+
+
+@pytest.mark.parametrize("text", ["99999", "0", "-5", "eighty"])
+def test_a_port_that_is_none_is_named(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", f"--port={text}"])
+    assert f"{text!r} is no port: choose an integer from 1 to 65535" in capsys.readouterr().err
 
 
 def test_names_come_from_folders():
@@ -149,6 +158,17 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
     assert samples["inputs"].dtype == np.uint8
     pair = open_network("pair", [run_folder, run_folder / "model"], "torch", 1)
     assert [point.group for point in pair.points] == [1, 1]
+
+
+def test_a_run_is_served_with_the_model_that_it_kept(tmp_path):
+    small_model(tmp_path / "model")
+    (tmp_path / "result.json").write_text(json.dumps({"keep": "best"}))
+    assert weights_in(tmp_path) == tmp_path / "model"
+    small_model(tmp_path / "best")
+    assert weights_in(tmp_path) == tmp_path / "best"
+    (tmp_path / "result.json").write_text(json.dumps({"keep": "last"}))
+    assert weights_in(tmp_path) == tmp_path / "model"
+    assert weights_in(tmp_path / "model") == tmp_path / "model"
 
 
 def test_shipped_models_are_served_with_the_accuracy_of_their_card():

@@ -173,11 +173,19 @@ def test_the_command_prints_a_table_and_writes_a_plot(tmp_path, capsys):
         (["--loads", "0"], "loads=(0.0,) must be numbers above 0"),
         (["--slo-ms", "5"], "slo=0.005 s is shorter than a single pass"),
         (["--theta", "2"], "theta=2.0 must be above 0"),
+        (["--pass-ms", "0"], "--pass-ms 0 and --call-ms 0.2 must be numbers of milliseconds"),
     ],
 )
 def test_the_command_names_mistakes(arguments, message, capsys):
     assert main(["simulate", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0:0.5", "1:99", "one:0.5"])
+def test_modes_that_are_none_are_named(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--modes", text])
+    assert f"{text!r} is no list of modes with accuracies" in capsys.readouterr().err
 
 
 class Pauses:

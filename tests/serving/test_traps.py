@@ -1,18 +1,50 @@
 """What other servers fell into, one test or more for each."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
+from dataclasses import replace
 
 import httpx
 import numpy as np
 import pytest
+import torch
 
+from mimonets import Engine, MIMOFormer, MIMOFormerConfig
+from mimonets.serving.batcher import Batcher
+from mimonets.serving.demo import DemoLoad
+from mimonets.serving.jobs import Item
+from mimonets.serving.lanes import Lane, Ticket
+from mimonets.serving.metrics import Metrics
+from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.networks import superposed
-from mimonets.serving.tenants import Tenant, Tenants
-from serving.fakes import ACCURACIES, FakeEngine, client_of, images, listening, make_server, tensor
+from mimonets.serving.policy import Policy
+from mimonets.serving.tenants import EVERYONE, Tenant, Tenants
+from mimonets.serving.wishes import RequestError, Wish
+from serving.fakes import (
+    ACCURACIES,
+    SPEC,
+    FakeEngine,
+    client_of,
+    images,
+    listening,
+    make_server,
+    tensor,
+)
 
 INFER = "/v2/models/digits/infer"
+SMALL = {
+    "depth": 1,
+    "heads": 2,
+    "head_dim": 8,
+    "dim": 16,
+    "hidden_dim": 16,
+    "vocab_size": 10,
+    "max_length": 8,
+    "num_features": 8,
+}
 
 
 def once(call, **settings):
@@ -85,8 +117,10 @@ def test_1_an_error_in_the_bookkeeping_does_not_stop_the_thread(monkeypatch):
 # 2. One bad input hangs or spoils its batch.
 
 
-@pytest.mark.parametrize("how", ["crash_on", "nan_on"])
-def test_2_an_input_that_breaks_the_network_harms_only_itself(how):
+@pytest.mark.parametrize(
+    ("how", "status", "words"), [("crash_on", 500, "failed on this"), ("nan_on", 400, "finite")]
+)
+def test_2_an_input_that_breaks_the_network_harms_only_itself(how, status, words):
     async def call(client, server):
         engine.hold.clear()
         blocker = ask(client, 0)
@@ -96,9 +130,9 @@ def test_2_an_input_that_breaks_the_network_harms_only_itself(how):
         setattr(engine, how, 5)
         engine.hold.set()
         responses = await asyncio.gather(*group)
-        assert [response.status_code for response in responses] == [200, 400, 200, 200]
+        assert [response.status_code for response in responses] == [200, status, 200, 200]
         assert [label(responses[number]) for number in (0, 2, 3)] == [[1], [2], [0]]
-        assert "finite" in responses[1].json()["error"]
+        assert words in responses[1].json()["error"]
         assert (await blocker).status_code == 200
         assert server.batcher.is_empty()
 
@@ -118,6 +152,25 @@ def test_3_a_timeout_covers_the_whole_request_and_is_on_time():
         assert 0.14 < time.monotonic() - started < 0.6
         engine.hold.set()
 
+    engine = FakeEngine()
+    once(call, engine=engine)
+
+
+def test_3_a_timeout_starts_with_the_first_bytes_of_a_request():
+    async def call(client, server):
+        async def body():
+            yield content[:20]
+            await asyncio.sleep(0.1)
+            yield content[20:]
+
+        before = len(engine.calls)
+        response = await client.post(INFER, content=body())
+        assert response.status_code == 504
+        assert "before all of the request was there" in response.json()["error"]
+        assert len(engine.calls) == before
+
+    request = tensor(images(1), timeout=50_000)
+    content = httpx.Request("POST", "http://test", json=request).content
     engine = FakeEngine()
     once(call, engine=engine)
 
@@ -313,6 +366,75 @@ def test_8_reload_leaves_no_gap_and_no_request_unanswered():
             assert len(server.batcher.lanes) == 1, "the old queue is gone"
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_8_a_request_whose_body_still_comes_is_answered_by_the_new_version():
+    async def call(client, server):
+        loaded = asyncio.Event()
+
+        async def body():
+            yield content[:20]
+            await loaded.wait()
+            yield content[20:]
+
+        asked = [client.post(INFER, content=body()) for _ in range(3)]
+        asked.append(client.post("/v2/models/digits/versions/1/infer", content=body()))
+        answers = asyncio.gather(*asked)
+        await asyncio.sleep(0.05)
+        await server.load("digits")
+        loaded.set()
+        *found, gone = await answers
+        assert [one.status_code for one in found] == [200] * 3
+        assert {one.json()["model_version"] for one in found} == {"2"}
+        assert gone.status_code == 404
+        assert server.batcher.queued_bytes == 0
+        assert set(server.batcher.queued.values()) == {0}
+
+    content = httpx.Request("POST", "http://test", json=tensor(images(1))).content
+    once(call)
+
+
+def test_8_a_request_that_fits_only_the_old_version_is_503():
+    async def call(client, server):
+        old = server.find("digits")
+        specs.append(replace(SPEC, shape=(1, 4, 4)))
+        await server.load("digits")
+        with pytest.raises(RequestError, match="takes other inputs: ask again") as caught:
+            await server.answer(old, images(1), Wish(), EVERYONE)
+        assert caught.value.status == 503
+
+    specs = [SPEC]
+    once(call, models={"digits": lambda: superposed("digits", FakeEngine(spec=specs[-1]))})
+
+
+def test_8_inputs_of_a_version_that_is_gone_do_not_count_against_their_tenant():
+    batcher, lane = Batcher(quotas={"shop": 1}), Lane("digits", Policy([Mode(1, ServiceTime())]))
+    one = Ticket(images(1), 1, 0.0, 1.0, tenant="shop", size=16)
+    batcher.offer(lane, one, 0.0)  # the lane is not among those that are served
+    batcher.end(one, TimeoutError("late"))
+    assert (batcher.queued["shop"], batcher.queued_bytes) == (0, 0)
+
+
+def test_8_old_versions_leave_memory_without_the_garbage_collector():
+    async def call(client, server):
+        for _ in range(3):
+            assert (await ask(client, 1)).status_code == 200
+            await server.load("digits")
+        await asyncio.sleep(0.01)
+        return sum(network() is not None for network in loaded)
+
+    def load():
+        network = superposed("digits", FakeEngine(), ACCURACIES)
+        loaded.append(weakref.ref(network))
+        return network
+
+    loaded = []
+    gc.disable()  # as good as gc.freeze() for what was loaded
+    try:
+        assert once(call, models={"digits": load}) == 1
+    finally:
+        gc.enable()
+    assert len(loaded) == 4
 
 
 def test_8_a_version_that_does_not_load_leaves_the_old_one():
@@ -525,3 +647,74 @@ def test_a_client_that_sends_its_body_slowly_delays_nobody():
         slow.settimeout(5)
         assert b"408" in slow.recv(100)
         slow.close()
+
+
+def test_a_short_group_runs_in_a_mode_that_is_served():
+    async def call(client, server):
+        response = await ask(client, 0, 1, 2, superpose=True)
+        assert label(response) == [0, 1, 2]
+        assert response.json()["parameters"]["active_streams"] == 4
+        active, inputs = engine.calls[-1]
+        assert active == 4
+        assert inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 0], "a copy fills the group"
+
+    engine = FakeEngine()
+    network = lambda: superposed("digits", engine, ACCURACIES, modes=(1, 4))  # noqa: E731
+    once(call, models={"digits": network})
+
+
+def test_many_inputs_that_ask_for_it_share_a_pass_on_an_idle_server():
+    time = ServiceTime(per_pass=0.01)
+    policy = Policy([Mode(1, time, 0.9), Mode(16, time, 0.8)])
+    queue = [Item(0.0, 10.0, limit=1, least=1, number=number) for number in range(32)]
+    job = policy.next_job(queue, now=0.0)
+    assert [len(group.items) for group in job.groups] == [16, 16]
+
+
+@pytest.mark.parametrize(("grid", "served"), [((1, 2), {1: "2"}), ((2, 2), {1: "2", 2: "4"})])
+def test_pairs_are_served_in_one_mode_for_each_number_of_pairs(grid, served):
+    torch.manual_seed(0)
+    config = MIMOFormerConfig(**SMALL, num_classes=3, head="pair", grid=grid)
+    network = superposed("pairs", Engine(MIMOFormer(config).eval(), "torch", 1))
+    assert {point.group: point.name.split()[0] for point in network.points} == served
+    pairs = network.example(3)
+    *_, modes = network.warm_up(time.perf_counter, passes=(1,), repeats=1)
+    assert network.run(modes[-1], pairs).shape == (3, 3)
+
+
+def test_a_network_that_answers_every_token_is_refused_when_it_is_loaded():
+    config = MIMOFormerConfig(**SMALL, num_classes=10, head="next_token", causal=True, grid=(2, 1))
+    network = superposed("words", Engine(MIMOFormer(config).eval(), "torch", 1))
+    with pytest.raises(ValueError, match="words answers each input with 8 x 10 numbers, and the"):
+        network.open()
+
+
+def test_the_window_looks_at_the_last_seconds_only():
+    now = 0.0
+    metrics = Metrics(lambda: 0, lambda: now)
+    for now in (1.0, 2.0, 98.5, 99.0):
+        metrics.offered(now)
+        metrics.recent.append((now, now / 1000, 1))
+    metrics.recent.appendleft(None)  # nobody looks that far back
+    now = 100.0
+    assert metrics.window()["offered"] == 1.0
+    assert metrics.window()["p50_ms"] == pytest.approx(98.75)
+
+
+def test_the_load_stops_when_no_page_is_left(monkeypatch):
+    async def main():
+        monkeypatch.setattr("mimonets.serving.demo.ABSENCE", 0.02)
+        demo = DemoLoad("", "")
+        demo.rate = 20.0
+        with demo.watched():
+            with demo.watched():
+                pass
+            await asyncio.sleep(0.04)
+            assert demo.rate == 20.0, "another page looks"
+        with demo.watched():  # loaded again
+            await asyncio.sleep(0.04)
+            assert demo.rate == 20.0
+        await asyncio.sleep(0.06)
+        assert demo.rate == 0.0
+
+    asyncio.run(main())

@@ -151,8 +151,11 @@ def _described_by_manifest(engine: Any) -> Opened:
 
 
 def weights_in(folder: Path) -> Path:
-    """Find the saved model in a run's folder; any other folder is one itself."""
-    return folder / "model" if (folder / "model" / "config.json").exists() else folder
+    """Find the model that a run kept, its best or its last; any other folder is one itself."""
+    if not (folder / "model" / "config.json").exists():
+        return folder
+    is_best = _result(folder).get("keep") == "best" and (folder / "best" / "config.json").exists()
+    return folder / ("best" if is_best else "model")
 
 
 def run_folder_of(weights: Path) -> Path | None:
@@ -178,6 +181,12 @@ def _accuracies(weights: Path) -> dict[int, float]:
     run_folder = run_folder_of(weights)
     if run_folder is None or not (run_folder / "result.json").exists():
         return card_accuracy(weights) or {}
-    result = json.loads((run_folder / "result.json").read_text(encoding="utf-8"))
-    found = result.get("final") or {}
+    found = _result(run_folder).get("final") or {}
     return {int(mode): entry["accuracy"] for mode, entry in found.items()}
+
+
+def _result(run_folder: Path) -> dict[str, Any]:
+    """Read what came out of a run; nothing if it has not finished."""
+    path = run_folder / "result.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found

@@ -1,7 +1,6 @@
 """``mimonets serve``: the server that changes gear by load, with a page."""
 
 import argparse
-import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
@@ -62,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
         help="keep memory that PyTorch frees for the next pass: large networks run faster",
     )
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
-    parser.add_argument("--port", type=int, default=8000, help="%(default)s")
+    parser.add_argument("--port", type=port, default=8000, help="%(default)s")
     parser.add_argument("--keys", metavar="FILE", help="JSON: who may ask; needed beyond this host")
     parser.add_argument(
         "--cascade",
@@ -117,9 +116,17 @@ def run(args: Namespace) -> None:
         run_server(server, host=args.host, port=args.port, demo=demo)
 
 
+def port(text: str) -> int:
+    """Read the number of a port."""
+    if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port: choose an integer from 1 to 65535")
+
+
 def make_server(args: Namespace) -> Any:
     """Make the server that the arguments describe; its models are loaded when it starts."""
     from mimonets.cli._opening import name_and_folders, open_network
+    from mimonets.inference.engine import available_cores
     from mimonets.serving.policy import PolicySettings
     from mimonets.serving.run import is_loopback
     from mimonets.serving.server import Server, ServerSettings
@@ -130,7 +137,7 @@ def make_server(args: Namespace) -> Any:
     chosen = dict(name_and_folders(text) for text in args.models or [DEFAULT])
     if len(chosen) < len(args.models):
         raise ValueError("Two models have the same name: write NAME=DIR to name them.")
-    threads = args.threads or max(1, (os.cpu_count() or 2) - 1)
+    threads = args.threads or max(1, available_cores() - 1)
     loaders = {
         name: partial(
             open_network,

@@ -77,6 +77,11 @@ def run(args: Namespace) -> None:
     )
     from mimonets.serving.modes import useful_modes
 
+    if not 0 < args.pass_ms < float("inf") or not 0 <= args.call_ms < float("inf"):
+        raise ValueError(
+            f"--pass-ms {args.pass_ms:g} and --call-ms {args.call_ms:g} must be numbers of "
+            f"milliseconds, above 0 and at least 0."
+        )
     modes = example_modes(args.pass_ms, args.call_ms)
     if args.modes:
         modes = tuple(
@@ -139,7 +144,10 @@ def accuracies(text: str) -> dict[int, float]:
     """Read modes and their accuracies, such as 1:0.99,4:0.95."""
     try:
         pairs = [word.split(":") for word in text.split(",")]
-        return {int(active): float(accuracy) for active, accuracy in pairs}
+        found = {int(active): float(accuracy) for active, accuracy in pairs}
+        if min(found) < 1 or not all(0 <= accuracy <= 1 for accuracy in found.values()):
+            raise ValueError
+        return found
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"

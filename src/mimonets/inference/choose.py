@@ -11,12 +11,13 @@ from mimonets._inputs import Array, InputSpec
 from mimonets.inference.engine import Backend, open_backend
 from mimonets.inference.manifest import Manifest
 
+# What each reads, and its package.
 # "compiled" takes half a minute to start and bf16 rounds: both are chosen by name only.
 CANDIDATES = {
-    "onnxruntime": ("onnx", "onnxruntime"),
-    "openvino": ("onnx", "openvino"),
-    "onnxruntime-int8": ("onnx-int8", "onnxruntime"),
-    "openvino-int8": ("openvino-int8", "openvino"),
+    "onnxruntime": ({"onnx"}, "onnxruntime"),
+    "openvino": ({"onnx", "openvino"}, "openvino"),
+    "onnxruntime-int8": ({"onnx-int8"}, "onnxruntime"),
+    "openvino-int8": ({"openvino-int8"}, "openvino"),
 }
 
 
@@ -26,8 +27,8 @@ def choose(
     """Time one pass of the fastest mode in each backend that is there; the winner and the times."""
     names = [
         name
-        for name, (format_name, package) in CANDIDATES.items()
-        if format_name in manifest.formats and find_spec(package) is not None
+        for name, (formats, package) in CANDIDATES.items()
+        if formats & manifest.formats.keys() and find_spec(package) is not None
     ]
     if folder is None or not names:
         backend = open_backend("torch", source, folder, manifest, threads)

@@ -124,7 +124,7 @@ class Engine:
 
         Args:
             inputs: images (b, c, h, w) as float32, or token ids (b, t), pairs (b, 2, t).
-            active_streams: how many inputs share a pass; by default all streams.
+            active_streams: how many inputs share a pass; by default the most that were exported.
             mask: sequences: like the inputs, True = real token.
         """
         mode = self._check_mode(active_streams)
@@ -173,7 +173,7 @@ class Engine:
         return run
 
     def _check_mode(self, active_streams: int | None) -> int:
-        mode = self.num_streams if active_streams is None else active_streams
+        mode = max(self.modes) if active_streams is None else active_streams
         if isinstance(mode, bool) or mode not in self.modes:
             raise ValueError(
                 f"active_streams={active_streams!r} is not among the exported modes: "
@@ -263,9 +263,22 @@ def default_threads() -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdigit() and int(wanted) >= 1:
         return int(wanted)
+    return available_cores()
+
+
+def available_cores(limits: Path = Path("/sys/fs/cgroup")) -> int:
+    """Count the cores that this process may use, as its affinity and its container allow."""
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((limits / name).read_text() for name in files).split()
+            if int(quota) > 0:  # neither max nor -1
+                return max(1, min(cores, -(-int(quota) // int(period))))
+        except (OSError, ValueError, ZeroDivisionError):
+            continue
+    return cores
 
 
 def _from_tensor(inputs: Any) -> tuple[Callable[[Array], Any], Array]:

@@ -17,7 +17,7 @@ from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
 from mimonets._messages import did_you_mean
 from mimonets.inference.exporter import Batch, Exporter
-from mimonets.inference.manifest import MANIFEST_FILE, Manifest, Mode
+from mimonets.inference.manifest import Manifest, Mode, is_only_an_export
 from mimonets.inference.quantise import quantise
 from mimonets.inference.torch_runtime import check_finite, describe
 from mimonets.models.evaluating import evaluating
@@ -121,10 +121,7 @@ def _check_arguments(folder: Path, formats: Sequence[str], max_loss: float) -> N
         raise ValueError(f"max_loss={max_loss!r} must be a number of points >= 0.")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: an export is a folder, choose another name.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST_FILE).is_file():
-        raise ValueError(
-            f"{folder} holds other things than an earlier export: choose an empty or new folder."
-        )
+    _check_folder(folder)
     needed = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "pt2": ()}
     missing = {
         package
@@ -134,6 +131,14 @@ def _check_arguments(folder: Path, formats: Sequence[str], max_loss: float) -> N
     }
     if missing:
         raise ValueError(f"Exporting needs {', '.join(sorted(missing))}: {install_line('export')}.")
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that would lose files which no export wrote."""
+    if folder.is_dir() and any(folder.iterdir()) and not is_only_an_export(folder):
+        raise ValueError(
+            f"{folder} holds other things than an earlier export: choose an empty or new folder."
+        )
 
 
 def _chosen_modes(manifest: Manifest, modes: Sequence[int] | None) -> tuple[Mode, ...]:
@@ -177,6 +182,7 @@ def _move_into_place(part: Path, folder: Path) -> None:
     if not folder.exists():
         part.rename(folder)
         return
+    _check_folder(folder)  # again: exporting took a while
     old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
     folder.rename(old / "export")
     part.rename(folder)

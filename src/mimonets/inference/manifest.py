@@ -110,7 +110,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         )
     content.pop("format_version")
     try:
-        return Manifest(
+        manifest = Manifest(
             **{
                 **content,
                 "input_spec": InputSpec.from_dict(content["input_spec"]),
@@ -118,8 +118,22 @@ def read_manifest(folder: str | Path) -> Manifest:
                 "formats": {name: Graphs(**g) for name, g in content["formats"].items()},
             }
         )
+        _check_graphs(path, manifest)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} does not describe an exported model: {error}.") from None
+    return manifest
+
+
+def is_only_an_export(folder: Path) -> bool:
+    """Tell whether a folder holds an export, whole or damaged, and no file besides."""
+    try:
+        content = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        ours = {name for graphs in content["formats"].values() for name in graphs["files"]}
+        is_ours = isinstance(content["format_version"], int) and "mimonets" in content["versions"]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False
+    there = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return is_ours and {*there} <= ours | {MANIFEST_FILE}
 
 
 def check_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -136,6 +150,27 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
                 f"{path} does not have the hash in {MANIFEST_FILE}: it was edited or damaged, or "
                 f"belongs to another export; export the model again."
             )
+
+
+def _check_graphs(path: Path, manifest: Manifest) -> None:
+    """Refuse graphs without a hash, and modes without graphs."""
+    wanted = ("plain", "masked") if manifest.takes_mask else ("plain",)
+    for name, graphs in manifest.formats.items():
+        if name == "torch":  # weights, which run in every mode
+            continue
+        for mode in manifest.modes:
+            found = graphs.modes.get(str(mode.active_streams), {})
+            for kind in wanted:
+                if kind not in found:
+                    raise ValueError(
+                        f"{path} names no {kind} graph of {name} for {mode.active_streams} active: "
+                        f"export the model again."
+                    )
+        for graph in (graph for found in graphs.modes.values() for graph in found.values()):
+            if graph not in graphs.files:
+                raise ValueError(
+                    f"{path} has no hash for {graph}, a graph of {name}: export the model again."
+                )
 
 
 def find_graphs(backend: str, format_name: str, manifest: Manifest) -> Graphs:

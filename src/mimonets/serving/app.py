@@ -52,9 +52,12 @@ TENSOR_BODY = {
             400: "malformed",
             401: "no or unknown key",
             404: "no such model",
+            408: "the body took too long",
             413: "too large",
             415: "encoding not taken",
+            421: "called by another name",
             429: "overloaded; see Retry-After",
+            500: "the network or the server failed",
             503: "starting or shutting down",
             504: "not in time",
         }.items()
@@ -175,7 +178,9 @@ def _add_models(app: FastAPI, server: Server) -> None:
     async def model(request: Request, name: str, number: str | None = None) -> Response:
         found = find(request, name, number)
         network, policy = found.network, found.lane.policy
-        described = describe(name, [found.number], network.input_spec, short=found.takes_short)
+        described = describe(
+            name, [found.number], network.input_spec, takes_short=found.takes_short
+        )
         described["parameters"] = {
             "modes": [
                 {

@@ -4,25 +4,30 @@ No clock, no thread, no engine: `now` is an argument, and whoever calls holds a 
 inference thread and the simulator drive the same object.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from mimonets.serving.jobs import Item, Job
 from mimonets.serving.lanes import Answer, Lane, Ticket
-from mimonets.serving.policy import Policy
 
 FREE = -inf
 
 
 class RefusedError(Exception):
-    """A request is not admitted: come back in ``retry_after`` seconds."""
+    """A request is not admitted: come back in ``retry_after`` seconds, or, if None, not at all."""
 
-    def __init__(self, reason: str, retry_after: float) -> None:
+    def __init__(self, reason: str, retry_after: float | None) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+
+
+class NotFiniteError(ValueError):
+    """The network gave NaN or infinity, even for the input alone."""
+
+    def __init__(self) -> None:
+        super().__init__("The network gave no finite answer.")
 
 
 @dataclass(slots=True)
@@ -57,11 +62,18 @@ class Batcher:
             raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
         if self.max_bytes is not None and self.queued_bytes + ticket.size > self.max_bytes:
             raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
-        items = [self._make_item(ticket, row) for row in range(ticket.count)]
+        items = [self._make_item(ticket, row, now) for row in range(ticket.count)]
         elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)
         late = lane.lateness(items, now, self.free_at, elsewhere)
         if late > 0:
-            lane.policy.refused(now, ticket.deadline - ticket.arrival)
+            if lane.policy.lateness((), items, now) > 0:
+                raise RefusedError(
+                    f"No mode that it allows answers {ticket.count} inputs in "
+                    f"{(ticket.deadline - now) * 1000:.0f} ms, even on an idle server: "
+                    f"give it more time, or fewer inputs.",
+                    None,
+                )
+            lane.policy.refused(now, ticket.deadline - now)
             raise RefusedError(
                 f"Overloaded: the answer would be late by {late * 1000:.0f} ms.", late
             )
@@ -80,6 +92,7 @@ class Batcher:
         ended = self._drop_late(now)
         waiting = [lane for lane in self.lanes if lane.queue]
         if not waiting:
+            self._ended = None  # those who waited left: the time until the next job is idle time
             work, flushed = self._rerun(now)
             return work, ended + flushed
         ended += [ticket for lane in self.lanes for ticket in self._flush(lane)]
@@ -95,11 +108,11 @@ class Batcher:
         return Work(lane, job, now), ended
 
     def finish(
-        self, work: Work, outputs: Mapping[int, tuple[Any, float]], now: float
+        self, work: Work, outputs: Mapping[int, tuple[Any, float] | Exception], now: float
     ) -> list[Ticket]:
         """Note the outputs {id of item: (output, confidence)}; returns requests that are complete.
 
-        An item without an output failed; its request gets an error.
+        An item with an error, or without an output, failed; its request gets an error.
         """
         self.free_at = FREE
         lane, policy = work.lane, work.lane.policy
@@ -113,16 +126,17 @@ class Batcher:
                 ticket = item.owner
                 if ticket.is_done:  # late or cancelled while it ran
                     continue
-                if id(item) not in outputs and id(item) in work.fast:
-                    complete += self._note(item, work.fast[id(item)])
+                found = outputs.get(id(item), NotFiniteError())
+                if isinstance(found, Exception):
+                    if id(item) in work.fast:
+                        complete += self._note(item, work.fast[id(item)])
+                    else:
+                        complete += self.end(ticket, found)
                     continue
-                if id(item) not in outputs:
-                    complete += self.end(ticket, ValueError("The network gave no finite answer."))
-                    continue
-                output, confidence = outputs[id(item)]
+                output, confidence = found
                 answer = Answer(
                     output=output,
-                    mode=self._mode_of(policy, group.mode, len(group.items)),
+                    mode=policy.mode_of(group.mode, len(group.items)),
                     group_size=len(group.items),
                     confidence=confidence,
                     queued=work.started - item.arrival,
@@ -137,6 +151,7 @@ class Batcher:
                     and policy.has_slack(item, now)
                 )
                 if wants_more:
+                    ticket.answers[item.row] = answer  # unless a better one comes in time
                     lane.reruns.append((item, answer))
                 else:
                     complete += self._note(item, answer)
@@ -146,27 +161,30 @@ class Batcher:
         """End a request early: cancelled, late or failed. Its queued inputs are forgotten."""
         if ticket.is_done:
             return []
+        if isinstance(error, TimeoutError) and ticket.answers and all(ticket.answers):
+            error = None  # it runs again in slow mode: its fast answers are there
         ticket.error, ticket.is_done = error, True  # the loop may look in between
-        if ticket.lane is not None and isinstance(error, TimeoutError):
-            ticket.lane.policy.broke()
-        for lane in self.lanes:
-            kept = [item for item in lane.queue if item.owner is not ticket]
-            for item in lane.queue:
-                if item.owner is ticket:
-                    self._leave(item)
-            lane.queue = kept
-            lane.reruns = [pair for pair in lane.reruns if pair[0].owner is not ticket]
+        lane = ticket.lane
+        if lane is None:
+            return [ticket]
+        if isinstance(error, TimeoutError):
+            lane.policy.broke()
+        for item in lane.queue:
+            if item.owner is ticket:
+                self._leave(item)
+        lane.queue = [item for item in lane.queue if item.owner is not ticket]
+        lane.reruns = [pair for pair in lane.reruns if pair[0].owner is not ticket]
         return [ticket]
 
     def is_empty(self) -> bool:
         """Tell whether nothing is queued."""
         return not any(lane.queue or lane.reruns for lane in self.lanes)
 
-    def _make_item(self, ticket: Ticket, row: int) -> Item:
+    def _make_item(self, ticket: Ticket, row: int, now: float) -> Item:
         self._number += 1
-        budget = ticket.deadline - ticket.arrival
+        budget = ticket.deadline - now
         return Item(
-            arrival=ticket.arrival,
+            arrival=now,
             deadline=ticket.deadline - min(2 * self.overhead, budget / 4),
             limit=ticket.limit,
             least=ticket.least,
@@ -238,11 +256,3 @@ class Batcher:
         if ticket.lane is not None:
             ticket.lane.policy.kept()
         return [ticket]
-
-    @staticmethod
-    def _mode_of(policy: Policy, mode: int, members: int) -> int:
-        """Find the mode that a short group really runs in: the one of its number, or the next."""
-        sizes: Sequence[int] = [point.active_streams for point in policy.modes[: mode + 1]]
-        if sizes != sorted(set(sizes)):  # several networks: a short group changes nothing
-            return mode
-        return min(bisect_left(sizes, members), mode)

@@ -3,15 +3,16 @@
 import asyncio
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 
+from mimonets._inputs import InputSpec
 from mimonets.serving.app import answer, authorise, read_request
-from mimonets.serving.images import read_data_url, read_image
+from mimonets.serving.images import read_data_url, read_images
 from mimonets.serving.infer import Departure
+from mimonets.serving.lanes import Ticket
 from mimonets.serving.protocol import read_json, softmax
-from mimonets.serving.server import Server, Version
+from mimonets.serving.server import Count, Server
 from mimonets.serving.wishes import PARAMETERS, RequestError, how, read_wish
 
 BODY = {
@@ -40,11 +41,18 @@ def add_classify(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/classify", openapi_extra=BODY)
     async def classify(request: Request) -> Response:
+        begun = server.clock()
+        with server.count(next(iter(server.loaders))) as counted:
+            return await answer_files(request, begun, counted)
+
+    async def answer_files(request: Request, begun: float, counted: Count) -> Response:
         tenant = authorise(request, server)
         files, settings = await _read_request(request, server)
-        name = settings.pop("model", None) or next(iter(server.loaders))
+        name = settings.pop("model", None) or counted.name
         if not isinstance(name, str):
             raise RequestError(400, "model must be a name.")
+        counted.name = name
+        wish = read_wish(settings)
         found = server.find(name)
         spec = found.network.input_spec
         if spec.kind != "image":
@@ -53,22 +61,22 @@ def add_classify(app: FastAPI, server: Server) -> None:
             raise RequestError(
                 400, f"{len(files)} images came; 1 to {server.settings.max_inputs} are taken."
             )
-        loop = asyncio.get_running_loop()
-        pixels = server.settings.max_pixels
-        decoded = await asyncio.gather(
-            *(loop.run_in_executor(server.pool, read_image, file, spec, pixels) for file in files)
+        # One thread for each request: large files of one do not keep those of others waiting.
+        decoded = await asyncio.get_running_loop().run_in_executor(
+            server.pool, read_images, files, spec, server.settings.max_pixels
         )
-        wish = read_wish(settings)
         ticket = await server.answer(
-            found, np.stack(decoded), wish, tenant, Departure(request.receive)
+            found, decoded, wish, tenant, Departure(request.receive), begun
         )
-        return answer(_labels(ticket, found))
+        return answer(_labels(ticket, spec))
 
 
-def _labels(ticket: Any, version: Version) -> dict[str, Any]:
-    spec, policy = version.network.input_spec, version.lane.policy
+def _labels(ticket: Ticket, spec: InputSpec) -> dict[str, Any]:
+    lane = ticket.lane
+    assert lane is not None
     answers = []
     for one in ticket.answers:
+        assert one is not None
         chances = softmax(one.output.reshape(-1))
         best = int(chances.argmax())
         answers.append(
@@ -77,15 +85,15 @@ def _labels(ticket: Any, version: Version) -> dict[str, Any]:
                 "class": best,
                 "probability": round(float(chances[best]), 6),
                 "probabilities": [round(float(chance), 6) for chance in chances],
-                "active_streams": policy.modes[one.mode].active_streams,
+                "active_streams": lane.policy.modes[one.mode].active_streams,
                 "group_size": one.group_size,
             }
         )
     return {
-        "model": version.lane.name,
-        "version": version.number,
+        "model": lane.name,
+        "version": lane.version,
         "answers": answers,
-        "parameters": how(ticket, policy),
+        "parameters": how(ticket, lane.policy),
     }
 
 

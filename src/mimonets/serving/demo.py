@@ -10,7 +10,8 @@ import json
 import sys
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from mimonets.serving.load import Bodies, Samples, wilson
 
 WINDOW = 4.0  # seconds over which accuracy is counted
+ABSENCE = 5.0  # seconds without a page until the load stops; loading a page again takes less
 SLO = 0.2
 
 
@@ -28,8 +30,10 @@ class DemoLoad:
         self.url, self.samples, self.max_rate = url, samples, max_rate
         self.rate = 0.0
         self._pictures = pictures
+        self._pages = 0
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Future[None] | None = None
         self._reports: deque[tuple[float, dict[str, int]]] = deque(maxlen=100)
 
     def about(self) -> dict[str, Any]:
@@ -61,6 +65,21 @@ class DemoLoad:
         with suppress(ConnectionError):
             self._process.stdin.write(f"{rate}\n".encode())
             await self._process.stdin.drain()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Go on while a page looks; some seconds after the last one left, the load stops."""
+        self._pages += 1
+        try:
+            yield
+        finally:
+            self._pages -= 1
+            if self._pages == 0:
+                asyncio.get_running_loop().call_later(ABSENCE, self._stop_if_alone)
+
+    def _stop_if_alone(self) -> None:
+        if self._pages == 0 and self.rate:
+            self._stopping = asyncio.ensure_future(self.set_rate(0.0))
 
     async def stop(self) -> None:
         """End the process."""

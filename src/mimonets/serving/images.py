@@ -3,7 +3,7 @@
 import base64
 import binascii
 import io
-import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,20 @@ FORMATS = ("PNG", "JPEG")
 MAX_PIXELS = 16_000_000
 
 
-def read_image(data: bytes, spec: InputSpec, max_pixels: int = MAX_PIXELS) -> Array:
-    """Decode a PNG or JPEG file into one standardised input (c, h, w)."""
+def read_images(files: Sequence[bytes], spec: InputSpec, max_pixels: int = MAX_PIXELS) -> Array:
+    """Decode PNG or JPEG files into standardised inputs (b, c, h, w).
+
+    ``max_pixels`` limits all files together, by the sizes that they state, before any is decoded.
+    """
+    opened = [_open(file, max_pixels) for file in files]
+    pixels = sum(width * height for width, height in (file.size for file in opened))
+    if pixels > max_pixels:
+        raise _too_many(str(pixels), max_pixels)
+    return np.stack([_decode(file, spec) for file in opened])
+
+
+def _open(data: bytes, max_pixels: int) -> Any:
+    """Read the head of a file, which says its size."""
     try:
         from PIL import Image
     except ImportError:
@@ -27,27 +39,33 @@ def read_image(data: bytes, spec: InputSpec, max_pixels: int = MAX_PIXELS) -> Ar
         ) from None
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the size is checked below, by a limit of our own
-            file: Any = Image.open(io.BytesIO(data), formats=FORMATS)
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_many("Far more", max_pixels) from None
     except Exception:  # whatever a damaged file makes the decoder raise
         raise RequestError(415, "This is no PNG or JPEG file.") from None
-    width, height = file.size
-    if width * height > max_pixels:
-        raise RequestError(413, f"{width}x{height} pixels; at most {max_pixels} are decoded.")
+
+
+def _decode(file: Any, spec: InputSpec) -> Array:
+    from PIL import Image
+
     channels = spec.shape[0]
     wanted = spec.original if spec.original is not None else spec.shape[1:]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            picture = file.convert("L" if channels == 1 else "RGB")
-            if picture.size != (wanted[1], wanted[0]):
-                picture = picture.resize((wanted[1], wanted[0]), Image.Resampling.BOX)
-            pixels = np.asarray(picture, dtype=np.uint8)
+        picture = file.convert("L" if channels == 1 else "RGB")
+        if picture.size != (wanted[1], wanted[0]):
+            picture = picture.resize((wanted[1], wanted[0]), Image.Resampling.BOX)
+        pixels = np.asarray(picture, dtype=np.uint8)
     except Exception:
         raise RequestError(415, "The image file is damaged.") from None
     pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(spec.prepare(pixels), dtype=np.float32)
+
+
+def _too_many(pixels: str, most: int) -> RequestError:
+    return RequestError(
+        413, f"{pixels} pixels in one request; at most {most} are decoded: send fewer or smaller."
+    )
 
 
 def read_data_url(text: object) -> bytes:

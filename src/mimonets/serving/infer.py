@@ -8,6 +8,7 @@ for the schema and for servers that mount it below another path.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from fastapi import FastAPI, Request
 
 from mimonets.serving.batcher import RefusedError
 from mimonets.serving.protocol import read_question, write_answer
-from mimonets.serving.server import Server, ServerSettings, retry_after
+from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.tenants import Tenant
 from mimonets.serving.wishes import RequestError
 
@@ -108,29 +109,29 @@ async def infer(
     server: Server, raw_headers: Headers, receive: Receive, name: str, number: str | None
 ) -> tuple[int, Headers, bytes]:
     """Answer one inference request: status, headers and body."""
-    given = by_name(raw_headers)
+    begun, given = server.clock(), by_name(raw_headers)
     try:
-        tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
-        found = server.find(name, number)
-        body = await read_body(receive, given, server.settings)
-        length = given.get(b"inference-header-content-length")
-        question = read_question(
-            body,
-            None if length is None else length.decode("latin-1"),
-            found.network.input_spec,
-            takes_short=found.takes_short,
-            max_inputs=server.settings.max_inputs,
-            known=found.headers,
-        )
-        ticket = await server.answer(
-            found, question.inputs, question.wish, tenant, Departure(receive)
-        )
+        with server.count(name):
+            tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
+            found = server.find(name, number)
+            body = await read_body(receive, given, server.settings)
+            found = server.renew(found, number)
+            length = given.get(b"inference-header-content-length")
+            question = read_question(
+                body,
+                None if length is None else length.decode("latin-1"),
+                found.network.input_spec,
+                takes_short=found.takes_short,
+                max_inputs=server.settings.max_inputs,
+                known=found.headers,
+            )
+            ticket = await server.answer(
+                found, question.inputs, question.wish, tenant, Departure(receive), begun
+            )
     except (RequestError, RefusedError) as problem:
         status, more = explain(problem)
         return status, [JSON_TYPE, *more], write_error(problem)
-    content, cut = write_answer(
-        ticket, question, found.lane.policy, found.network.input_spec, name, found.number
-    )
+    content, cut = write_answer(ticket, question, found.network.input_spec)
     if cut is None:
         return 200, [JSON_TYPE], content
     return 200, [BINARY_TYPE, (b"inference-header-content-length", b"%d" % cut)], content
@@ -148,7 +149,9 @@ def by_name(headers: Headers) -> dict[bytes, bytes]:
 def explain(problem: RequestError | RefusedError) -> tuple[int, Headers]:
     """Give the status of a refusal, and the headers that go with it."""
     if isinstance(problem, RefusedError):
-        return 429, [(b"retry-after", retry_after(problem).encode())]
+        if problem.retry_after is None:
+            return 429, []
+        return 429, [(b"retry-after", b"%d" % max(1, math.ceil(problem.retry_after)))]
     if problem.status == 503:
         return 503, [(b"retry-after", b"1")]
     if problem.status == 401:
@@ -180,7 +183,7 @@ async def read_body(
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise RequestError(415, "Compressed requests are not taken: send the body as it is.")
     announced = headers.get(b"content-length", b"0")
-    if announced.isdigit() and int(announced) > settings.max_body:
+    if announced.isdigit() and (len(announced) > 15 or int(announced) > settings.max_body):
         raise _too_large(settings)
     first = receive().__await__()
     try:

@@ -52,8 +52,8 @@ class Ticket:
 class Lane:
     """The queue of one model in one version, ordered by priority and deadline."""
 
-    def __init__(self, name: str, policy: Policy) -> None:
-        self.name, self.policy = name, policy
+    def __init__(self, name: str, policy: Policy, version: str = "1") -> None:
+        self.name, self.policy, self.version = name, policy, version
         self.queue: list[Item] = []
         self.reruns: list[tuple[Item, Answer]] = []
         self._tail = self._new_tail()  # of all that waited when the queue was ...

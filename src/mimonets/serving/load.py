@@ -226,4 +226,5 @@ def random_samples(description: dict[str, Any], count: int = 64, seed: int = 0) 
     rng = np.random.default_rng(seed)
     if given["datatype"] == "INT64":
         return Samples(rng.integers(0, 2, size=(count, *shape), dtype=np.int64))
-    return Samples(rng.standard_normal((count, *shape), dtype=np.float32))
+    # Values far beyond those of any pixel are refused: what every server takes is within +-2.
+    return Samples(rng.standard_normal((count, *shape), dtype=np.float32).clip(-1.9, 1.9))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,14 @@ class Metrics:
             return kind(f"mimonets_{name}", text, labels, registry=self.registry, **more)
 
         model = ("model",)
-        self.requests = make(Counter, "requests", "Answered requests", ("model", "status"))
+        self.requests = make(Counter, "requests", "Requests by status", ("model", "status"))
         self.inputs = make(Counter, "inputs", "Inputs that were answered", ("model", "mode"))
         self.latency = make(
-            Histogram, "latency_seconds", "Admission to answer", ("model", "mode"), buckets=SECONDS
+            Histogram,
+            "latency_seconds",
+            "Start of a request to its answer",
+            ("model", "mode"),
+            buckets=SECONDS,
         )
         self.compute = make(
             Histogram, "compute_seconds", "Time of a job", ("model", "mode"), buckets=SECONDS
@@ -96,8 +101,8 @@ class Metrics:
     def window(self, seconds: float = 2.0) -> dict[str, float]:
         """Summarise the last seconds for the page."""
         since = self._clock() - seconds
-        recent = [entry for entry in list(self.recent) if entry[0] >= since]
-        offered = sum(when >= since for when in list(self._offered))
+        recent = list(takewhile(lambda entry: entry[0] >= since, reversed(self.recent)))
+        offered = sum(1 for _ in takewhile(lambda when: when >= since, reversed(self._offered)))
         found = {"offered": offered / seconds, "throughput": len(recent) / seconds}
         if recent:
             latencies = np.array([entry[1] for entry in recent])

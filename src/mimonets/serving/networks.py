@@ -62,8 +62,17 @@ class Network:
         self.takes_short = takes_short  # sequences below the full length
 
     def run(self, mode: Mode, inputs: Array) -> Array:
-        """Answer a batch in a mode."""
-        return np.asarray(self.points[mode.point].run(inputs))
+        """Answer a batch in a mode; copies fill a last group that is short.
+
+        Left to itself, an engine would run it in a mode that was not chosen to be served.
+        """
+        point = self.points[mode.point]
+        left = len(inputs) % point.group
+        if left == 0:
+            return np.asarray(point.run(inputs))
+        whole = len(inputs) - left
+        rows = np.concatenate([np.arange(whole), whole + np.arange(point.group) % left])
+        return np.asarray(point.run(inputs[rows]))[: len(inputs)]
 
     def example(self, count: int) -> Array:
         """Make inputs to warm up with."""
@@ -76,7 +85,14 @@ class Network:
     def open(self) -> None:
         """Run every point once, so that no graph is opened or compiled while requests wait."""
         for point in self.points:
-            point.run(self.example(point.group))
+            answers = np.asarray(point.run(self.example(point.group)))
+            if answers.ndim > 2:
+                sizes = " x ".join(map(str, answers.shape[1:]))
+                raise ValueError(
+                    f"{self.name} answers each input with {sizes} numbers, and the server gives "
+                    f"one label for each: networks that answer every token, such as "
+                    f"head='next_token', are run by mimonets.Engine."
+                )
 
     def warm_up(
         self,
@@ -93,8 +109,7 @@ class Network:
         """
         measured: dict[str, dict[tuple[int, int], float]] = {}
         for point in self.points:
-            sizes = sorted({1, *(count * point.group for count in passes)})
-            for size in sizes:
+            for size in (count * point.group for count in passes):
                 inputs = self.example(size)
                 seconds = []
                 for number in range(repeats + 1):
@@ -108,10 +123,8 @@ class Network:
                             f"an engine gives as many as it gets."
                         )
                     yield None
-                # A short group runs in another mode, as long as a group of its own number.
-                if size % point.group == 0:
-                    # The shortest: a busy machine must not hide that a mode is faster.
-                    measured.setdefault(point.family, {})[point.group, size] = min(seconds)
+                # The shortest: a busy machine must not hide that a mode is faster.
+                measured.setdefault(point.family, {})[point.group, size] = min(seconds)
                 if min(seconds) > limit:
                     break
         times = {family: fit_service_time(found) for family, found in measured.items()}
@@ -137,7 +150,11 @@ def superposed(
     confidences: Mapping[int, float] | None = None,
     modes: Sequence[int] | None = None,
 ) -> Network:
-    """Serve a network with streams: a point for each mode of its engine, or for some of them."""
+    """Serve a network with streams: a point for each mode of its engine, or for some of them.
+
+    A pair of sequences takes two streams, so that several modes answer as many pairs in a pass; the
+    largest of them is served, which needs no second pass for a pair.
+    """
     accuracies, confidences = accuracies or {}, confidences or {}
     manifest = getattr(engine, "manifest", None)
     points = [
@@ -148,10 +165,10 @@ def superposed(
             name=f"{active} active",
             confidence=confidences.get(active),
         )
-        for active in (engine.modes if modes is None else modes)
+        for active in sorted(engine.modes if modes is None else modes)
     ]
-    groups = [point.group for point in points]
-    points = [point for point, size in zip(points, groups, strict=True) if groups.count(size) == 1]
+    by_size = {point.group: point for point in points}  # modes ascend: the last of a size counts
+    points = list(by_size.values())
     return Network(name, engine.input_spec, points, takes_short=_takes_mask(engine))
 
 

@@ -28,6 +28,7 @@ LEAST_RESERVE, LARGEST_RESERVE = 0.01, 0.25  # of a time budget
 TRUST_KEPT = 0.25  # of theta, with every refusal
 LEAST_TRUST = 0.01
 PATIENCE = 200.0  # time budgets without a refusal until trust doubles again
+LONGEST_BUDGET = 1.0  # seconds; of a longer one, so much counts
 CALL_SHARE = 0.05  # of a job's time that its calls may take: larger jobs would be better
 CORRECTION_RATE = 0.05  # how fast the running correction forgets
 
@@ -95,13 +96,13 @@ class Policy:
         return self.settings.theta * min(1.0, self._trust * calm)
 
     def refused(self, now: float, budget: float) -> None:
-        """Learn from a refusal: an answer that is not given costs far more than a fast one.
+        """Learn from a refusal that load caused: no answer costs far more than a fast one.
 
         Less of the time budgets is used for accuracy until there were no refusals for a while.
         """
         trust = self.theta(now) / self.settings.theta
         self._trust = max(trust * TRUST_KEPT, LEAST_TRUST)
-        self._calm_since, self._patience = now, PATIENCE * budget
+        self._calm_since, self._patience = now, PATIENCE * min(budget, LONGEST_BUDGET)
 
     def kept(self) -> None:
         """Learn that an admitted request was answered in time."""
@@ -199,7 +200,10 @@ class Policy:
         groups: list[Group] = []
         open_groups: dict[object, Group] = {}
         # Far down the queue little is left to fill; looking there would take time in every job.
-        for item in queue[: 4 * passes * self.modes[gear].active_streams]:
+        widest = max(mode.active_streams for mode in self.modes)  # some may ask for that
+        for item in queue[: 4 * passes * widest]:
+            if len(groups) == passes and not open_groups:
+                break
             mode = item.mode(gear)
             who = (mode, item.neighbours())
             group = open_groups.get(who)
@@ -212,6 +216,13 @@ class Policy:
             if len(group.items) == self.modes[mode].active_streams:
                 del open_groups[who]
         return Job(gear, groups, self.modes)
+
+    def mode_of(self, mode: int, members: int) -> int:
+        """Find the mode that a short group runs in: the one of its number, or the next larger."""
+        sizes = [point.active_streams for point in self.modes[: mode + 1]]
+        if sizes != sorted(set(sizes)):  # several networks: a short group changes nothing
+            return mode
+        return min(bisect_left(sizes, members), mode)
 
     def observe(self, predicted: float, seconds: float) -> None:
         """Learn from a job: follow the mean and the 99th percentile of observed / predicted."""

@@ -12,9 +12,10 @@ import numpy as np
 import orjson
 
 from mimonets._inputs import InputSpec
+from mimonets._messages import short
 from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import Array
-from mimonets.serving.policy import Policy
+from mimonets.serving.numbers import flatten, numbers_of, read_length
 from mimonets.serving.wishes import (
     PARAMETERS,
     RequestError,
@@ -27,6 +28,7 @@ from mimonets.serving.wishes import (
 )
 
 MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
+PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
 INPUT, OUTPUTS = "input", ("logits", "probabilities", "label")
 DATATYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
@@ -88,14 +90,23 @@ def read_question(
     """
     cut = len(body)
     if header_length is not None:
-        if not header_length.isdigit() or int(header_length) > len(body):
+        cut = read_length(header_length)
+        if not 0 <= cut <= len(body):
             raise RequestError(
-                400, f"Inference-Header-Content-Length is {header_length!r}, of {len(body)} bytes."
+                400,
+                f"Inference-Header-Content-Length is {short(header_length)}: "
+                f"it must be an integer from 0 to {len(body)}, the bytes of the body.",
             )
-        cut = int(header_length)
     text = bytes(body[:cut])
     header = known.get(text) if known is not None else None
     if header is None:
+        longest = BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
+        if len(text) > longest:
+            raise RequestError(
+                413,
+                f"{len(text)} bytes of JSON; {max_inputs} inputs of this network take at most "
+                f"{longest}: send fewer, or binary tensors.",
+            )
         header = _read_header(text, spec, max_inputs)
         if known is not None:
             known.remember(text, header)
@@ -115,10 +126,10 @@ def read_json(body: bytes) -> dict[str, Any]:
     return content
 
 
-def write_answer(
-    ticket: Ticket, question: Question, policy: Policy, spec: InputSpec, name: str, version: str
-) -> tuple[bytes, int | None]:
+def write_answer(ticket: Ticket, question: Question, spec: InputSpec) -> tuple[bytes, int | None]:
     """Encode an answer; returns the body and, if it has binary tensors, the header's length."""
+    lane = ticket.lane
+    assert lane is not None
     answers = [answer for answer in ticket.answers if answer is not None]
     if len(answers) == 1:
         logits = answers[0].output[np.newaxis].astype(np.float32, copy=False)
@@ -132,10 +143,14 @@ def write_answer(
             described.pop("data", None)
             raw += data
         tensors.append(described)
-    header: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": tensors}
+    header: dict[str, Any] = {
+        "model_name": lane.name,
+        "model_version": lane.version,
+        "outputs": tensors,
+    }
     if question.id is not None:
         header["id"] = question.id
-    header["parameters"] = how(ticket, policy)
+    header["parameters"] = how(ticket, lane.policy)
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     return (
         (text + raw, len(text))
@@ -150,10 +165,12 @@ def softmax(logits: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def describe(name: str, versions: list[str], spec: InputSpec, *, short: bool) -> dict[str, Any]:
+def describe(
+    name: str, versions: list[str], spec: InputSpec, *, takes_short: bool
+) -> dict[str, Any]:
     """Give the metadata of a model."""
     sizes: list[int] = [-1, *spec.shape]
-    if short:
+    if takes_short:
         sizes[-1] = -1
     datatype = "FP32" if spec.kind == "image" else "INT64"
     return {
@@ -177,23 +194,30 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
     (found,) = inputs
     shape, kind = found.get("shape"), found.get("datatype")
     if found.get("name") != INPUT:
-        raise RequestError(400, f"The input is named {INPUT!r}, not {found.get('name')!r}.")
+        raise RequestError(400, f"The input is named {INPUT!r}, not {short(found.get('name'))}.")
     if not isinstance(kind, str) or kind not in DATATYPES:
-        raise RequestError(400, f"datatype {kind!r} is not among {', '.join(DATATYPES)}.")
-    if not isinstance(shape, list) or not shape or not all(is_count(side) for side in shape):
-        raise RequestError(400, f"shape={shape!r} must be a list of integers >= 1.")
+        raise RequestError(400, f"datatype {short(kind)} is not among {', '.join(DATATYPES)}.")
+    sides = len(spec.shape) + 1
+    if not isinstance(shape, list) or len(shape) != sides or not all(map(is_count, shape)):
+        raise RequestError(
+            400,
+            f"shape={short(shape)} must be {sides} integers >= 1: "
+            f"(inputs, {', '.join(map(str, spec.shape))}).",
+        )
     if shape[0] > max_inputs:
         raise RequestError(
             413, f"{shape[0]} inputs in one request; at most {max_inputs} are taken."
         )
     count = math.prod(shape)
-    if count > max_inputs * max(1, 4 * math.prod(spec.original or spec.shape) * spec.shape[0]):
-        raise RequestError(400, f"shape={shape!r} does not fit inputs of {list(spec.shape)}.")
+    if count > shape[0] * numbers_of(spec):
+        raise RequestError(
+            400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {shape!r}."
+        )
     size = mapping(found, "parameters").get("binary_data_size")
     if size is not None and (not is_count(size) or size != count * DATATYPES[kind].itemsize):
         raise RequestError(
             400,
-            f"binary_data_size={size!r}: {count} x {kind} are "
+            f"binary_data_size={short(size)}: {count} x {kind} are "
             f"{count * DATATYPES[kind].itemsize} bytes.",
         )
     identity = header.get("id")
@@ -219,13 +243,7 @@ def _read_tensor(header: Header, raw: bytes) -> Array:
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
     if raw:
         raise RequestError(400, "Bytes follow the header, but no binary_data_size announces them.")
-    count = math.prod(shape)
-    try:
-        values = np.array(header.data)
-    except ValueError:
-        raise RequestError(400, "data must be numbers, nested like the shape or flat.") from None
-    if values.dtype.kind not in "iuf" or values.size != count:
-        raise RequestError(400, f"data must be {count} numbers for the shape {shape!r}.")
+    values = np.array(flatten(header.data, shape))
     if header.dtype != "FP32" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if values.dtype.kind == "f" or values.min() < limits.min or values.max() > limits.max:
@@ -240,15 +258,18 @@ def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, b
         return (("logits", binary, 0),)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise RequestError(400, "outputs must be a list of objects with a name.")
-    wanted = []
+    wanted: list[tuple[str, bool, int]] = []
     for one in found:
-        if one.get("name") not in OUTPUTS:
-            raise RequestError(400, f"Outputs are {', '.join(OUTPUTS)}, not {one.get('name')!r}.")
+        name = one.get("name")
+        if name not in OUTPUTS:
+            raise RequestError(400, f"Outputs are {', '.join(OUTPUTS)}, not {short(name)}.")
+        if any(name == known for known, _, _ in wanted):
+            raise RequestError(400, f"outputs name {name} twice: ask for each once.")
         parameters = mapping(one, "parameters")
         classes = parameters.get("classification", 0)
         if classes and not is_count(classes):
-            raise RequestError(400, f"classification={classes!r} must be an integer >= 1.")
-        wanted.append((one["name"], parameters.get("binary_data", binary) is True, classes))
+            raise RequestError(400, f"classification={short(classes)} must be an integer >= 1.")
+        wanted.append((name, parameters.get("binary_data", binary) is True, classes))
     return tuple(wanted)
 
 

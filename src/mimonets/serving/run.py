@@ -5,6 +5,7 @@ import contextlib
 import gc
 import signal
 import sys
+import warnings
 from ipaddress import ip_address
 from types import FrameType
 
@@ -51,7 +52,10 @@ class _Runner(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._served.is_draining = True
-        super().handle_exit(sig, frame)
+        if sig == signal.SIGTERM:  # uvicorn would raise it again: nothing would be cleaned up
+            self.should_exit = True
+        else:
+            super().handle_exit(sig, frame)
 
 
 def run_server(
@@ -75,6 +79,8 @@ def run_server(
         proxy_headers=False,  # nothing here depends on where a request came from
     )
     runner = _Runner(config, server)
+    # Once, not in the threads that decode: the state of warnings belongs to the whole process.
+    warnings.filterwarnings("ignore", module="PIL")
     server.on_load = settle
     server.on_failure = lambda: setattr(runner, "should_exit", True)
     # The loop and the inference thread take turns; by default a turn may last 5 ms.

@@ -1,7 +1,6 @@
 """The models of a server, their versions, and the way of a request through it."""
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mimonets._config import Config, whole
-from mimonets._messages import did_you_mean
-from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets._messages import did_you_mean, short
+from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
 from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
-from mimonets.serving.modes import Mode
 from mimonets.serving.networks import Array, Network
 from mimonets.serving.policy import Policy, PolicySettings
 from mimonets.serving.protocol import KnownHeaders
 from mimonets.serving.tenants import Tenant, Tenants
+from mimonets.serving.warming import warm_up
 from mimonets.serving.wishes import RequestError, Wish, make_ticket
 from mimonets.serving.worker import Worker, resolve
 
@@ -34,7 +33,7 @@ class ServerSettings(Config):
     max_body: int = whole(64 * 2**20, least=1024)  # bytes of one request
     max_inputs: int = whole(256)  # of one request
     max_queued: int = whole(512 * 2**20, least=1024)  # bytes of all that waits
-    max_pixels: int = whole(16_000_000)  # of an image file, before it is decoded
+    max_pixels: int = whole(16_000_000)  # of all image files of one request
     body_timeout: float = 30.0  # seconds that a client may take to send its request
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
 
@@ -50,10 +49,14 @@ class ServerSettings(Config):
 class Version:
     """One loaded network and its queue."""
 
-    number: str
     network: Network
     lane: Lane
     headers: KnownHeaders = field(default_factory=KnownHeaders)  # of requests that came before
+
+    @property
+    def number(self) -> str:
+        """Which load of the model it is."""
+        return self.lane.version
 
     @property
     def takes_short(self) -> bool:
@@ -142,10 +145,10 @@ class Server:
             loop = asyncio.get_running_loop()
             network = await loop.run_in_executor(self.pool, self.loaders[name])
             await loop.run_in_executor(self.pool, network.open)
-            modes = await self._warm_up(network)
+            modes = await warm_up(network, self.worker, self.clock)
             self._loads[name] += 1
-            lane = Lane(name, Policy(modes, self.settings.policy))
-            version = Version(str(self._loads[name]), network, lane)
+            lane = Lane(name, Policy(modes, self.settings.policy), str(self._loads[name]))
+            version = Version(network, lane)
             self.worker.add_lane(lane, network)
             self.on_load()
             old = self.models.get(name)
@@ -164,8 +167,14 @@ class Server:
         if found is None:
             raise RequestError(503, f"{name} is being loaded.")
         if version is not None and version != found.number:
-            raise RequestError(404, f"{name} has version {found.number}, not {version}.")
+            raise RequestError(404, f"{name} has version {found.number}, not {short(version)}.")
         return found
+
+    def renew(self, version: Version, number: str | None = None) -> Version:
+        """Find a model again if it was loaded anew while its request was under way."""
+        if version.lane in self.batcher.lanes:
+            return version
+        return self.find(version.lane.name, number)
 
     async def answer(
         self,
@@ -174,44 +183,35 @@ class Server:
         wish: Wish,
         tenant: Tenant,
         leaving: Leaving | None = None,
+        begun: float | None = None,
     ) -> Ticket:
         """Queue inputs and wait for all answers; forget them when the client is ``leaving`` first.
 
-        Raises RequestError: 400, 499 for a client that left, 504; and RefusedError for 429.
+        ``lane`` of what is returned says which version answered: the newest, if the model was
+        loaded again since ``version`` was found.
+        The time to answer counts from ``begun``, when the request began to come; by default now.
+        Raises RequestError: 400, 499 for a client that left, 500, 504; and RefusedError for 429.
         """
-        name, status = version.lane.name, 500
-        try:
-            ticket = await self._answer(version, inputs, wish, tenant, leaving)
-            status = 200
-            return ticket
-        except RequestError as error:
-            status = error.status
-            raise
-        except RefusedError:
-            status = 429
-            raise
-        finally:
-            self.metrics.ended(name, status)
-
-    async def _answer(
-        self,
-        version: Version,
-        inputs: Array,
-        wish: Wish,
-        tenant: Tenant,
-        leaving: Leaving | None,
-    ) -> Ticket:
-        lane, name = version.lane, version.lane.name
+        found = self.renew(version)
+        lane, name = found.lane, found.lane.name
+        if (found.network.input_spec, found.takes_short) != (
+            version.network.input_spec,
+            version.takes_short,
+        ):
+            raise RequestError(503, f"{name} was loaded again and takes other inputs: ask again.")
         ticket = make_ticket(
             inputs,
             wish,
             lane.policy,
-            self.clock(),
+            self.clock() if begun is None else begun,
             self.settings.slo,
             tenant=tenant.name,
             shares=tenant.shares,
         )
-        self.metrics.offered(ticket.arrival)
+        now = self.clock()
+        self.metrics.offered(now)
+        if ticket.deadline <= now:
+            raise RequestError(504, "The deadline passed before all of the request was there.")
         ticket.future = asyncio.get_running_loop().create_future()
         timer = self.worker.submit(lane, ticket)
         try:
@@ -225,10 +225,16 @@ class Server:
         self.worker.delivered(ticket)
         if isinstance(ticket.error, TimeoutError):
             raise RequestError(504, str(ticket.error))
-        if ticket.error is not None:
+        if isinstance(ticket.error, NotFiniteError):
             raise RequestError(400, f"{ticket.error} The input may be out of range.")
+        if ticket.error is not None:
+            raise RequestError(500, str(ticket.error))
         self.metrics.answered(name, ticket, lane.policy)
         return ticket
+
+    def count(self, name: str = "") -> "Count":
+        """Count what becomes of a request, whoever refuses it; ``with server.count(name): ...``."""
+        return Count(self, name)
 
     async def _wait(self, ticket: Ticket, leaving: Leaving | None) -> None:
         """Wait until a request is done, or the client left."""
@@ -257,39 +263,28 @@ class Server:
         for name in self.loaders:
             await self.load(name)
 
-    async def _warm_up(self, network: Network) -> list[Mode]:
-        """Warm up on the inference thread, one call at a time, between jobs."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[list[Mode]] = loop.create_future()
-        steps = network.warm_up(self.clock)
-
-        def tell(modes: list[Mode] | None, error: Exception | None) -> None:
-            if done.done():
-                return
-            if error is not None:
-                done.set_exception(error)
-            elif modes is not None:
-                done.set_result(modes)
-
-        def step() -> None:
-            try:
-                modes = next(steps)
-            except Exception as error:
-                loop.call_soon_threadsafe(tell, None, error)
-                return
-            if modes is None:
-                self.worker.when_idle(step)
-            else:
-                loop.call_soon_threadsafe(tell, modes, None)
-
-        self.worker.when_idle(step)
-        return await done
-
     def _unknown(self, name: str) -> RequestError:
         hint = did_you_mean(name, self.loaders)
-        return RequestError(404, f"There is no model {name!r}{hint}: {', '.join(self.loaders)}.")
+        known = ", ".join(self.loaders)
+        return RequestError(404, f"There is no model {short(name)}{hint}: {known}.")
 
 
-def retry_after(refused: RefusedError) -> str:
-    """Give whole seconds to come back in, at least one."""
-    return str(max(1, math.ceil(refused.retry_after)))
+class Count:
+    """Counts how a block of code ends, under the name of a model."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server, self.name = server, name
+
+    def __enter__(self) -> "Count":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        status = 200 if error is None else 500
+        if isinstance(error, RequestError):
+            status = error.status
+        elif isinstance(error, RefusedError):
+            status = 429
+        elif isinstance(error, asyncio.CancelledError):
+            status = 499
+        known = self.name in self._server.loaders  # clients must not make labels
+        self._server.metrics.ended(self.name if known else "", status)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
+from mimonets._messages import short
 from mimonets.serving.app import answer, authorise, read_request
 from mimonets.serving.demo import DemoLoad
 from mimonets.serving.protocol import read_json
@@ -67,7 +69,7 @@ def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise RequestError(400, "rate must be a number.")
         if not 0 <= rate <= demo.max_rate:
-            raise RequestError(400, f"rate={rate!r} must lie between 0 and {demo.max_rate:g}.")
+            raise RequestError(400, f"rate={short(rate)} must lie between 0 and {demo.max_rate:g}.")
         await demo.set_rate(float(rate))
         return answer({"rate": rate})
 
@@ -85,6 +87,7 @@ def state(server: Server, demo: DemoLoad | None) -> dict[str, Any]:
 
 
 async def _events(request: Request, server: Server, demo: DemoLoad | None) -> AsyncIterator[bytes]:
-    while not server.is_draining and not await request.is_disconnected():
-        yield b"data: " + orjson.dumps(state(server, demo)) + b"\n\n"
-        await asyncio.sleep(INTERVAL)
+    with nullcontext() if demo is None else demo.watched():
+        while not server.is_draining and not await request.is_disconnected():
+            yield b"data: " + orjson.dumps(state(server, demo)) + b"\n\n"
+            await asyncio.sleep(INTERVAL)

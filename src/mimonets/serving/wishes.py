@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mimonets._inputs import InputSpec
+from mimonets._messages import short
 from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import PADDING, Array
 from mimonets.serving.policy import Policy
@@ -37,6 +38,7 @@ class Wish:
 
     timeout: float | None = None  # seconds, for the whole request
     priority: int = 0
+    pace: str | None = None  # fast, normal or slow
     max_active: int | None = None
     min_accuracy: float | None = None
     cascade: bool = False
@@ -49,17 +51,20 @@ def read_wish(parameters: Mapping[str, Any]) -> Wish:
     for name in parameters:
         if name not in PARAMETERS:
             raise RequestError(
-                400, f"Unknown parameter {name!r}: {', '.join(PARAMETERS)} are known."
+                400, f"Unknown parameter {short(name)}: {', '.join(PARAMETERS)} are known."
             )
     timeout = _number(parameters, "timeout", 0, 3.6e9)
     mode = parameters.get("mode")
     if mode is not None and mode not in ("fast", "normal", "slow") and not is_count(mode):
-        raise RequestError(400, f"mode={mode!r} must be fast, normal, slow or an integer >= 1.")
+        raise RequestError(
+            400, f"mode={short(mode)} must be fast, normal, slow or an integer >= 1."
+        )
     priority = _number(parameters, "priority", 0, 100)
     return Wish(
         timeout=timeout / 1e6 if timeout else None,
         priority=int(priority or 0),
-        max_active={"slow": 1, "normal": -1, "fast": None}.get(mode, mode) if mode else None,
+        pace=mode if isinstance(mode, str) else None,
+        max_active=mode if isinstance(mode, int) else None,
         min_accuracy=_number(parameters, "min_accuracy", 0, 1),
         cascade=_flag(parameters, "cascade"),
         deterministic=_flag(parameters, "deterministic"),
@@ -123,11 +128,8 @@ def make_ticket(
     inputs: Array, wish: Wish, policy: Policy, now: float, slo: float, *, tenant: str, shares: bool
 ) -> Ticket:
     """Turn inputs into a request with a deadline; raises RequestError if no mode fits."""
-    max_active = wish.max_active
-    if max_active == -1:  # normal: half the streams
-        max_active = max(1, max(mode.active_streams for mode in policy.modes) // 2)
     try:
-        limit = policy.limit(max_active=max_active, min_accuracy=wish.min_accuracy)
+        limit = _fastest_mode(wish, policy)
     except ValueError as error:
         raise RequestError(400, str(error)) from None
     return Ticket(
@@ -144,6 +146,23 @@ def make_ticket(
         cascade=wish.cascade,
         size=inputs.nbytes,
     )
+
+
+def _fastest_mode(wish: Wish, policy: Policy) -> int:
+    """Find the fastest mode that a request allows.
+
+    Slow is the first mode. Normal is half the streams; the middle one of several networks or
+    resolutions, where every input has a pass of its own.
+    """
+    sizes = {mode.active_streams for mode in policy.modes}
+    max_active, most = wish.max_active, policy.fastest
+    if wish.pace == "slow":
+        max_active, most = 1, 0
+    elif wish.pace == "normal" and len(sizes) > 1:
+        max_active = max(min(sizes), max(sizes) // 2)
+    elif wish.pace == "normal":
+        most = policy.fastest // 2
+    return min(most, policy.limit(max_active=max_active, min_accuracy=wish.min_accuracy))
 
 
 def how(ticket: Ticket, policy: Policy) -> dict[str, Any]:
@@ -190,12 +209,12 @@ def _number(parameters: Mapping[str, Any], name: str, low: float, high: float) -
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise RequestError(400, f"{name}={value!r} must be a number from {low:g} to {high:g}.")
+        raise RequestError(400, f"{name}={short(value)} must be a number from {low:g} to {high:g}.")
     return float(value)
 
 
 def _flag(parameters: Mapping[str, Any], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
-        raise RequestError(400, f"{name}={value!r} must be true or false.")
+        raise RequestError(400, f"{name}={short(value)} must be true or false.")
     return value

@@ -22,6 +22,7 @@ from mimonets.serving.policy import DECAY, MISS_FACTOR
 log = logging.getLogger(__name__)
 IDLE_WAIT = 0.5  # seconds between signs of life when nothing is to do
 LEAST_OVERHEAD = 0.0005  # seconds
+FAILED = "The network failed on this input; the server's log says more."
 PATIENCE = 2.0  # seconds until an idle task (a warm-up step) may run although requests wait
 
 
@@ -146,12 +147,13 @@ class Worker:
         return True
 
     def _do(self, work: Work) -> None:
-        outputs: dict[int, tuple[Any, float]] = {}
+        outputs: dict[int, tuple[Any, float] | Exception] = {}
         try:
             outputs = self._execute(work)
         except Exception:
             log.exception("a job failed")
             self.errors += 1
+            outputs = {id(item): RuntimeError(FAILED) for item in work.job.items}
         finally:
             now = self.clock()
             with self._changed:
@@ -173,11 +175,15 @@ class Worker:
         factor = MISS_FACTOR if self.clock() - ticket.answered_at > known else DECAY
         self.batcher.overhead = max(known * factor, LEAST_OVERHEAD)
 
-    def _execute(self, work: Work) -> dict[int, tuple[Any, float]]:
+    def _execute(self, work: Work) -> dict[int, tuple[Any, float] | Exception]:
         """Run all calls of a job; members of a group without a finite answer run again alone."""
-        network, found = self.networks[id(work.lane)], {}
+        network = self.networks[id(work.lane)]
+        found: dict[int, tuple[Any, float] | Exception] = {}
         for index, items in work.job.calls():
-            mode = work.lane.policy.modes[index]
+            policy = work.lane.policy
+            mode = policy.modes[index]
+            if len(items) < mode.active_streams:
+                mode = policy.modes[policy.mode_of(index, len(items))]
             try:
                 outputs = network.run(mode, self._gather(work.lane, network, items))
             except Exception:
@@ -195,12 +201,14 @@ class Worker:
                         found.update(self._alone(work.lane, network, items[row]))
         return found
 
-    def _alone(self, lane: Lane, network: Network, item: Item) -> dict[int, tuple[Any, float]]:
+    def _alone(
+        self, lane: Lane, network: Network, item: Item
+    ) -> dict[int, tuple[Any, float] | Exception]:
         """Run one input by itself in the slowest mode; nothing if even that is not finite."""
         try:
             output = network.run(lane.policy.modes[0], self._gather(lane, network, [item]))
         except Exception:
-            return {}
+            return {id(item): RuntimeError(FAILED)}
         if not np.isfinite(output).all():
             return {}
         return {id(item): (output[0], float(confidence(output)[0]))}

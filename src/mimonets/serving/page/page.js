@@ -108,15 +108,19 @@ class Pad {
     if (state.samples.length === 0) return;
     const sample = state.samples[state.nextSample % state.samples.length];
     state.nextSample += 1;
+    await this.take(sample.image, `a sample of ${sample.label ?? "unknown class"}`);
+  }
+
+  async take(url, what) {
     const image = new Image();
-    image.src = sample.image;
+    image.src = url;
     await image.decode();
     this.clear();
     this.pen.imageSmoothingEnabled = false;
     this.pen.drawImage(image, 0, 0, SIZE, SIZE);
-    this.picture = sample.image;
+    this.picture = url;
     this.isEmpty = false;
-    this.describe(`a sample of ${sample.label ?? "unknown class"}`);
+    this.describe(what);
   }
 
   // A drawing, cut to its bounding box and centred as the digits of the data set are.
@@ -199,6 +203,27 @@ byId("clear").addEventListener("click", () => {
 byId("samples").addEventListener("click", async () => {
   for (const pad of pads) await pad.takeSample();
 });
+byId("files").addEventListener("change", async () => {
+  const files = [...byId("files").files].slice(0, PADS);
+  for (const [place, file] of files.entries()) {
+    try {
+      await pads[place].take(await dataUrl(file), `your file ${file.name}`);
+    } catch {
+      byId("how").textContent = `${file.name} is no image that can be shown: choose PNG or JPEG files.`;
+    }
+  }
+  byId("files").value = ""; // the same files may be chosen again
+});
+
+function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
+
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   state.key = byId("key").value;
@@ -304,6 +329,8 @@ function addReading(reading) {
   if (state.readings.length > POINTS) state.readings.shift();
   CHARTS.forEach(drawChart);
   drawTable();
+  // The load goes on when the page is loaded again, and others may change it.
+  if (reading.rate !== undefined && Date.now() - changed > 2000) showRate(reading.rate);
 }
 
 // Server-sent events, read with fetch: an EventSource cannot send a key.
@@ -332,9 +359,15 @@ async function follow() {
 }
 
 let changing = 0;
+let changed = 0; // when the slider was last moved
+function showRate(rate) {
+  byId("rate").value = rate;
+  byId("rate-text").textContent = `${rate} requests a second`;
+}
 byId("rate").addEventListener("input", () => {
   const rate = Number(byId("rate").value);
-  byId("rate-text").textContent = `${rate} requests a second`;
+  changed = Date.now();
+  showRate(rate);
   clearTimeout(changing);
   changing = setTimeout(() => {
     ask("/v1/demo/load", { rate }).catch((problem) => { byId("how").textContent = problem.message; });
