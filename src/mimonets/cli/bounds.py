@@ -84,6 +84,8 @@ def run_bounds(args: argparse.Namespace) -> None:
     from mimonets.theory import plot_bounds, plot_relu_kernel, theory_report
     from mimonets.theory.report import STEPS
 
+    for place in filter(None, (args.out, args.plot, args.plot_kernel)):
+        check_can_write(place)
     with progress("simulating", len(STEPS)) as advance:
         report = theory_report(args.seed, args.samples, advance)
     record = find_experiment("bounds").record(*compare_bounds(report))
@@ -94,7 +96,6 @@ def run_bounds(args: argparse.Namespace) -> None:
     written = []
     if args.out:
         path = Path(args.out)
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(record, indent=1) + "\n")
         written.append(path)
     if args.plot:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_json, positive
+from mimonets.cli._options import add_json, check_can_write, positive
 
 EPILOG = """\
 examples:
@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "--modes",
         type=accuracies,
         metavar="A:ACCURACY,...",
-        help="active streams and their accuracies (those of the digits demo)",
+        help="active streams and their accuracies (those of digits-mimoconv-dynamic)",
     )
     parser.add_argument("--pass-ms", type=float, default=8.0, help="time of a pass (%(default)s)")
     parser.add_argument("--call-ms", type=float, default=0.2, help="time of a call (%(default)s)")
@@ -82,6 +82,8 @@ def run(args: Namespace) -> None:
             f"--pass-ms {args.pass_ms:g} and --call-ms {args.call_ms:g} must be numbers of "
             f"milliseconds, above 0 and at least 0."
         )
+    for path in filter(None, (args.out, args.plot)):  # before it runs, not after
+        check_can_write(path)
     modes = example_modes(args.pass_ms, args.call_ms)
     if args.modes:
         modes = tuple(

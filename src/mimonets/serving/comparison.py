@@ -29,17 +29,19 @@ class Comparison(Config):
     workload: str = "poisson"
     trace: str | None = None  # a file of arrival times in place of the workload
     requests: int = whole(10_000, least=100)  # about so many for each load
-    seed: int = 0
+    seed: int = whole(0, least=0)
     theta: float = 0.6
     small: tuple[float, float] | None = None  # cost and accuracy of a small plain network
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems() + self._wrong_choice("workload", tuple(WORKLOADS))
-        if not self.loads or min(self.loads) <= 0:
+        if not self.loads or not all(0 < load < float("inf") for load in self.loads):
             found.append(f"loads={self.loads!r} must be numbers above 0.")
-        if self.slo <= self.modes[0].time.of(1, self.modes[0].active_streams):
-            found.append(f"slo={self.slo!r} s is shorter than a single pass takes.")
+        if not self.slo > self.modes[0].time.of(1, self.modes[0].active_streams):
+            found.append(f"slo={self.slo!r} s must be longer than a single pass takes.")
+        if self.small is not None and not (0 < self.small[0] <= 1 and 0 <= self.small[1] <= 1):
+            found.append(f"small={self.small!r} must be a fraction of the cost and an accuracy.")
         return found
 
     @property
