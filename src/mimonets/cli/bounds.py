@@ -79,6 +79,7 @@ def run_bounds(args: argparse.Namespace) -> None:
     """Simulate every bound; print, write and draw it."""
     from mimonets._files import write_text
     from mimonets._show import make_console, print_json, progress
+    from mimonets.cli._options import check_can_write
     from mimonets.experiments import find_experiment
     from mimonets.experiments.bounds import compare_bounds
     from mimonets.theory import plot_bounds, plot_relu_kernel, theory_report
