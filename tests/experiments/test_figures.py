@@ -52,7 +52,8 @@ def test_variants_have_a_panel_each_and_groups_one_colour_in_all():
         {"what": "", "x": 10.0 + place, "ours": 50.0 + place, "group": group, "variant": variant}
         for place, (group, variant) in enumerate(product("ab", ("short", "long")))
     ]
-    figure = against_cost(rows[:-1], "x", "cost")
+    aside = {"what": "", "x": 99.0, "ours": 1.0}  # without a variant
+    figure = against_cost([*rows[:-1], aside], "x", "cost")
     assert [axes.get_title() for axes in figure.axes] == ["short", "long"]
     looks = [
         {(line.get_xdata()[0], line.get_color()) for line in axes.lines if len(line.get_xdata())}

@@ -39,7 +39,8 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
     """Draw accuracy against what an answer costs, on a logarithmic scale, one line per group.
 
     Every row is named where it stands. Rows of several variants, such as lengths of training, get a
-    panel for each, and a legend names the groups, of which "a + b" has the colour of "a".
+    panel for each (rows without one are left out), and a legend names the groups, of which "a + b"
+    has the colour of "a".
     """
     variants = dict.fromkeys(row["variant"] for row in rows if row.get("variant"))
     if not variants:
@@ -49,6 +50,7 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
             _scale(axes, *name_points(axes, rows, x, unit, _colours(rows)), unit)
         _label(axes, label)
         return figure
+    rows = [row for row in rows if row.get("variant")]
     figure = new_figure(2.0 + 2.9 * len(variants), 4.4)
     limits = min(row[x] for row in rows) / 1.25, max(row[x] for row in rows) * 1.25
     colours = _colours(rows)
