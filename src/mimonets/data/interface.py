@@ -41,10 +41,9 @@ def from_loader(loader: Any, seed: int = 0) -> Batches:
 
     The order of an epoch follows from its number and the seed: the random generator that the
     loader or PyTorch itself has is seeded with both, and a sampler with ``set_epoch`` is told its
-    number. A loader that does
-    not shuffle keeps its order. A run that resumes in the middle of an epoch reads and drops the
-    batches before. Random changes to single items repeat exactly only without worker processes,
-    or if they draw from PyTorch's generator.
+    number. A loader that does not shuffle keeps its order. A run that resumes in the middle of an
+    epoch reads and drops the batches before. Random changes to single items repeat exactly only
+    without worker processes, or if they draw from PyTorch's generator.
 
     >>> items = torch.utils.data.TensorDataset(torch.zeros(5, 3), torch.arange(5))
     >>> batches = from_loader(torch.utils.data.DataLoader(items, batch_size=2))

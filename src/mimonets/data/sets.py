@@ -184,7 +184,7 @@ def hold_out(data: AnySet, count: int, *, seed: int) -> tuple[AnySet, AnySet | N
             f"{data.name}: cannot hold {count} of {len(data)} training items out for validation: "
             f"choose validation below {len(data)}."
         )
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    order = _random_order(data, seed)
     return data.subset(order[count:].sort().values), data.subset(order[:count].sort().values)
 
 
@@ -192,14 +192,17 @@ def take(data: AnySet, count: int | None, *, seed: int) -> AnySet:
     """Keep at most ``count`` items, drawn by the seed, so that every class has its share."""
     if count is None or count >= len(data):
         return data
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    order = _random_order(data, seed)
     return data.subset(order[:count].sort().values)
 
 
 def mix(data: AnySet, *, seed: int) -> AnySet:
     """Put the items into a random order, the same one for the same seed."""
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    return data.subset(order)
+    return data.subset(_random_order(data, seed))
+
+
+def _random_order(data: ImageSet | SequenceSet, seed: int) -> Tensor:
+    return torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
 
 
 def _check_labels(

@@ -54,6 +54,7 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
     figure = new_figure(2.0 + 2.9 * len(variants), 4.4)
     limits = min(row[x] for row in rows) / 1.25, max(row[x] for row in rows) * 1.25
     colours = _colours(rows)
+    markers = _markers(colours)
     for place, variant in enumerate(variants, start=1):
         axes = figure.add_subplot(1, len(variants), place)
         some = [row for row in rows if row.get("variant") == variant]
@@ -63,7 +64,7 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
         axes.set_title(variant, fontsize=9)
         axes.tick_params(labelsize=8)
     handles = [
-        axes.plot([], [], color=colour, marker=_markers(colours)[group], label=group)[0]
+        axes.plot([], [], color=colour, marker=markers[group], label=group)[0]
         for group, colour in colours.items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

@@ -26,7 +26,12 @@ from mimonets.recipes.families import former_names
 # What may stand in a plan, and of which type it is.
 Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]
 DESCRIPTION: Keys = {
-    **{"source": str, "title": str, "effort": str, "order": int, "needs_gpu": bool, "axis": str}
+    "source": str,
+    "title": str,
+    "effort": str,
+    "order": int,
+    "needs_gpu": bool,
+    "axis": str,
 }
 PLAN_KEYS: Keys = {
     **DESCRIPTION,
