@@ -147,6 +147,18 @@ def test_outputs_can_be_chosen():
     assert content["id"] == "7"
 
 
+@pytest.mark.parametrize("name", ["min_acuracy", "Mode", "determinstic"])
+def test_a_misspelt_parameter_is_refused_and_a_foreign_one_is_not(name):
+    async def call(client, server):
+        response = await client.post(INFER, json=tensor(images(1), **{name: 1}))
+        assert response.status_code == 400
+        assert "did you mean" in response.json()["error"]
+        response = await client.post(INFER, json=tensor(images(1), sequence_id=7, model="x"))
+        assert response.status_code == 200
+
+    once(call)
+
+
 @pytest.mark.parametrize(
     ("mode", "most"), [("slow", "big"), ("normal", "middle"), ("fast", "small"), (1, "small")]
 )

@@ -153,6 +153,13 @@ def test_the_command_asks_a_server(capsys, tmp_path):
         trace.write_text("0\n0.1\n0.5\n0.6\n")
         assert main([*arguments, "--trace", str(trace), "--json", "--mode", "slow"]) == 0
         assert '"200"' in capsys.readouterr().out
+        wrong = tmp_path / "wrong.npz"
+        np.savez(wrong, inputs=np.zeros((1, 3, 9, 9), dtype=np.float32))
+        assert main([*arguments, "--samples", str(wrong)]) == 2
+        printed = capsys.readouterr()
+        assert "400: " in printed.out
+        assert "None of" in printed.err
+        assert "(inputs, 1, 2, 2)" in printed.err
     assert main(["load", url]) == 2
     assert "No server answers" in capsys.readouterr().err
     assert main(["load", "nonsense"]) == 2

@@ -54,7 +54,7 @@ def run(args: Namespace) -> None:
     """Send the load and say what came back."""
     import numpy as np
 
-    from mimonets.serving.load import Samples, send
+    from mimonets.serving.load import Samples, random_samples, send
     from mimonets.serving.workloads import WORKLOADS, read_trace
 
     url, description = _find_model(args.url.rstrip("/"), args.key)
@@ -67,8 +67,6 @@ def run(args: Namespace) -> None:
         )
     if len(schedule) == 0:
         raise ValueError("No request falls into that time: take a higher rate or more seconds.")
-    from mimonets.serving.load import random_samples
-
     samples = Samples.read(args.samples) if args.samples else random_samples(description)
     parameters: dict[str, Any] = {"cascade": True} if args.cascade else {}
     if args.mode:
@@ -89,7 +87,12 @@ def run(args: Namespace) -> None:
         Path(args.out).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     if args.json:
         print_json(summary)
-        return
+    else:
+        _show(url, summary)
+    result.check()
+
+
+def _show(url: str, summary: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title=f"{url}: {summary['offered']} requests, {summary['rate']:.1f} a second")

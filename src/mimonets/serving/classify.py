@@ -13,7 +13,7 @@ from mimonets.serving.infer import Departure
 from mimonets.serving.lanes import Ticket
 from mimonets.serving.protocol import read_json, softmax
 from mimonets.serving.server import Count, Server
-from mimonets.serving.wishes import PARAMETERS, RequestError, how, read_wish
+from mimonets.serving.wishes import RequestError, how, leave_out_foreign, read_wish
 
 BODY = {
     "requestBody": {
@@ -140,9 +140,7 @@ async def _read_form(request: Request, server: Server) -> tuple[list[bytes], dic
 def _words(found: dict[str, str]) -> dict[str, Any]:
     """Read parameters that came as text."""
     read: dict[str, Any] = {}
-    for name, text in found.items():
-        if name not in PARAMETERS:
-            continue
+    for name, text in leave_out_foreign(found).items():
         if text in ("true", "false"):
             read[name] = text == "true"
         else:

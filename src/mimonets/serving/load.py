@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mimonets._messages import shorten
 from mimonets._show import progress
 
 Array = np.ndarray[Any, Any]
@@ -54,11 +55,22 @@ class LoadResult:
     active: Array  # active streams of the pass
     slo: float
     has_labels: bool
+    complaint: str = ""  # what the server said to the first request that it did not answer
 
     @property
     def is_void(self) -> bool:
         """Tell whether the generator was too slow for this load."""
         return bool(np.percentile(self.lag, 99) > MAX_LAG)
+
+    def check(self) -> None:
+        """Raise ValueError if no request was answered: there is nothing to report then."""
+        if not (self.status == 200).any():
+            codes = ", ".join(f"{code}: {n}" for code, n in self.summary()["status"].items())
+            said = f" The first answer says: {self.complaint}" if self.complaint else ""
+            raise ValueError(
+                f"None of {len(self.status)} requests was answered "
+                f"(by status, 0 is no connection: {codes}).{said}"
+            )
 
     def summary(self) -> dict[str, Any]:
         """Give the headline numbers, as fractions of all that was offered."""
@@ -123,6 +135,7 @@ async def send(
     lag, latency = np.zeros(count), np.full(count, np.nan)
     status, active = np.zeros(count, dtype=int), np.zeros(count, dtype=int)
     right = np.zeros(count, dtype=bool)
+    complaints: list[str] = []
     headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def one(session: Any, number: int, start: float) -> None:
@@ -145,6 +158,8 @@ async def send(
             active[number] = answer["parameters"]["active_streams"]
             if samples.labels is not None:
                 right[number] = answer["outputs"][0]["data"][0] == int(samples.labels[row])
+        elif not complaints:
+            complaints.append(shorten(content.decode(errors="replace"), 200))
 
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=4 * slo + 10)
@@ -169,7 +184,15 @@ async def send(
             await asyncio.gather(*tasks)
         gc.unfreeze()
     return LoadResult(
-        schedule, lag, latency, status, right, active, slo, samples.labels is not None
+        schedule,
+        lag,
+        latency,
+        status,
+        right,
+        active,
+        slo,
+        has_labels=samples.labels is not None,
+        complaint="".join(complaints),
     )
 
 

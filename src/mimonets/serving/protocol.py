@@ -17,12 +17,12 @@ from mimonets.serving.lanes import Ticket
 from mimonets.serving.networks import Array
 from mimonets.serving.numbers import flatten, numbers_of, read_length
 from mimonets.serving.wishes import (
-    PARAMETERS,
     RequestError,
     Wish,
     check_inputs,
     how,
     is_count,
+    leave_out_foreign,
     mapping,
     read_wish,
 )
@@ -229,7 +229,7 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
         shape=shape,
         size=size,
         data=found.get("data"),
-        wish=read_wish({name: parameters[name] for name in PARAMETERS if name in parameters}),
+        wish=read_wish(leave_out_foreign(parameters)),
         id=identity,
         outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,19 @@ def read_wish(parameters: Mapping[str, Any]) -> Wish:
         deterministic=_flag(parameters, "deterministic"),
         superpose=_flag(parameters, "superpose"),
     )
+
+
+def leave_out_foreign(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what clients add for other servers; refuse what is one of ours, misspelt.
+
+    >>> leave_out_foreign({"mode": "fast", "sequence_id": 7})
+    {'mode': 'fast'}
+    """
+    for name in parameters:
+        if name not in PARAMETERS:
+            for meant in get_close_matches(name.lower(), PARAMETERS, n=1, cutoff=0.9):
+                raise RequestError(400, f"Unknown parameter {short(name)}: did you mean {meant!r}?")
+    return {name: parameters[name] for name in PARAMETERS if name in parameters}
 
 
 def check_inputs(tensor: Array, spec: InputSpec, *, takes_short: bool) -> Array:
