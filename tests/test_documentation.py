@@ -91,6 +91,16 @@ def test_python_names_in_the_equations_page_exist():
             found = getattr(found, part)
 
 
+def test_every_setting_of_training_is_explained():
+    from dataclasses import fields
+
+    from mimonets.training import TrainConfig
+
+    section = (ROOT / "docs" / "training.md").read_text().split("## Every setting")[1]
+    named = set(re.findall(r"`(\w+)", section.split("\n## ")[0]))
+    assert {field.name for field in fields(TrainConfig)} <= named
+
+
 def test_versions_agree():
     from importlib.metadata import version
 

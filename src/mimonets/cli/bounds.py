@@ -27,13 +27,11 @@ SIGNS = {"bound": "≤", "closed form": "=", "approximation": "≈"}
 
 def add_parser(subparsers: Any) -> None:
     """Describe ``bounds`` and ``bounds plan``."""
-    plain = argparse.RawDescriptionHelpFormatter
     bounds = subparsers.add_parser(
         "bounds",
         help="the paper's theorems as numbers, each beside a simulation; plan a width",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=plain,
     )
     bounds.add_argument("--seed", type=int, default=0, help="of the simulations (%(default)s)")
     bounds.add_argument(
@@ -50,7 +48,6 @@ def add_parser(subparsers: Any) -> None:
         "plan",
         help="how many streams a width carries, and what width they need",
         description=PLAN_DESCRIPTION,
-        formatter_class=plain,
     )
     plan.add_argument(
         "--dim", type=int, required=True, metavar="D", help="width of the keys, such as 64"

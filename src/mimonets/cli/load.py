@@ -1,6 +1,5 @@
 """``mimonets load``: open-loop load for a server, from a recorded trace or a made workload."""
 
-import argparse
 import asyncio
 import json
 from argparse import Namespace
@@ -25,7 +24,6 @@ def add_parser(subparsers: Any) -> None:
         description="Send requests by a schedule that was made before, and measure latency from "
         "the intended time. The run is void if the generator itself is over 2 ms late (p99).",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("url", metavar="URL", help="of a server, or of a model: .../v2/models/NAME")
     parser.add_argument("--rate", type=float, default=20.0, help="a second (%(default)s)")

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mimonets import __version__
 from mimonets._messages import did_you_mean
@@ -88,8 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps sentences, and leaves text of several lines, such as examples, as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.strip("\n").splitlines()
+        return text if len(lines) > 1 else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, with the name that was probably meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **settings})
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and end."""
@@ -104,7 +115,6 @@ def make_parser() -> argparse.ArgumentParser:
         prog="mimonets",
         description="Computation in superposition: N inputs for the price of one.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mimonets {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -1,6 +1,5 @@
 """``mimonets reproduce``: the paper's tables and figures, ours beside the paper's."""
 
-import argparse
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -35,7 +34,6 @@ def add_parser(subparsers: Any) -> None:
         description="Run one of the paper's tables or figures: write NAME.json (command, commit, "
         "seeds, machine, every number) and a plot, and print ours beside the paper's.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "name",

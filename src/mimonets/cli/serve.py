@@ -35,7 +35,6 @@ def add_parser(subparsers: Any) -> None:
         "which everything that waits is still answered in time. Speaks the Open Inference "
         "Protocol v2 over HTTP; SIGHUP loads the models again, SIGTERM drains and stops.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "models",

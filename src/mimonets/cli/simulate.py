@@ -26,7 +26,6 @@ def add_parser(subparsers: Any) -> None:
         description="Simulate the policy of `mimonets serve` beside other rules: fixed modes, "
         "superpose what waits, deadlines alone, and a switch between a big and a small network.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--modes",

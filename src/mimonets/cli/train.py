@@ -10,6 +10,15 @@ from mimonets._seeds import mean_and_deviation
 from mimonets._show import make_console, print_json
 from mimonets.cli._options import SET_HELP, add_data, add_json, positive
 
+EPILOG = """\
+mimonets recipes RECIPE prints every setting; "Every setting" in docs/training.md explains them.
+
+examples:
+  mimonets train digits-mimoconv-dynamic --set train.epochs=2 --out runs/digits
+  mimonets train digits-mimoconv-dynamic --set train.epochs=2 --out runs/digits --resume
+  mimonets train mnist-mimoconv-n4 --data-dir data --taste
+"""
+
 
 def add_parser(subparsers: Any) -> None:
     """Describe the command."""
@@ -18,6 +27,7 @@ def add_parser(subparsers: Any) -> None:
         help="train a recipe",
         description="Train a recipe into a run folder: settings, environment, metrics, "
         "checkpoints and the trained model. Ctrl-C saves; --resume continues to the same weights.",
+        epilog=EPILOG,
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
     parser.add_argument(
