@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mimonets.training import train
-from mimonets.training.launch import cpp_compiler
+from mimonets.training.compiling import cpp_compiler
 from training.tiny import (
     TinyBatches,
     TinySequences,
@@ -25,15 +25,16 @@ class ShortLastBatch(TinyBatches):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which(cpp_compiler()) is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("kind", ["conv", "former"])
+@pytest.mark.parametrize("kind", ["conv", "former", "taught"])
 def test_a_compiled_run_takes_the_same_steps(tmp_path, kind):
     weights = []
+    teacher = tiny_conv(num_streams=1) if kind == "taught" else None
     for compiled in (False, True):
-        model = tiny_conv() if kind == "conv" else tiny_former(dropout=0.0)
-        make = tiny_config if kind == "conv" else sequence_config
+        model = tiny_former(dropout=0.0) if kind == "former" else tiny_conv()
+        make = sequence_config if kind == "former" else tiny_config
         config = make(epochs=2, compile=compiled)
-        data = ShortLastBatch() if kind == "conv" else TinySequences()
-        train(model, data, config, run_dir=tmp_path / str(compiled))
+        data = TinySequences() if kind == "former" else ShortLastBatch()
+        train(model, data, config, run_dir=tmp_path / str(compiled), teacher=teacher)
         weights.append(model.state_dict())
     for name, wanted in weights[0].items():
         torch.testing.assert_close(weights[1][name], wanted, rtol=1e-3, atol=1e-4, msg=name)
@@ -44,3 +45,10 @@ def test_compiling_without_a_compiler_is_refused_before_training(tmp_path, monke
     with pytest.raises(ValueError, match=r"no-such-compiler is not installed.*train.compile=false"):
         train(tiny_conv(), TinyBatches(), tiny_config(compile=True), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(shutil.which(cpp_compiler()) is None, reason="needs a C++ compiler")
+def test_compiled_networks_cannot_be_compared_inside(tmp_path):
+    config = tiny_config(compile=True, distill_features=0.5)
+    with pytest.raises(ValueError, match=r"distill_features looks into .*train.compile=false"):
+        train(tiny_conv(), TinyBatches(), config, run_dir=tmp_path / "run", teacher=tiny_conv())

@@ -18,6 +18,7 @@ from mimonets.layers.insertion import ClassifierPerStream, CutBefore, UnbindBefo
 from mimonets.models import Superposed, load
 from mimonets.models.evaluating import evaluating
 from mimonets.training.batch import Batch
+from mimonets.training.compiling import make_fast
 from mimonets.training.config import TrainConfig
 from mimonets.training.objective import task_loss
 
@@ -48,7 +49,10 @@ class Teacher:
             assert config.teacher is not None
             network = student if config.teacher == SLOW else load(config.teacher)
         self.network = network.to(device)
+        is_student = network is student  # which changes its mode to teach: it is not compiled twice
+        self.call = network if is_student else make_fast(network, config, device)
         self.options = {"active_streams": 1} if hasattr(network, "num_streams") else {}
+        self.watched = compared_module(network, student) if config.distill_features else None
         for name, one in (("student", student), ("teacher", network)):
             if config.distill_features and compared_module(one, student) is None:
                 raise ValueError(
@@ -65,14 +69,14 @@ class Teacher:
         return self.network is not self.student or active_streams > 1
 
     def answer(self, batch: Batch) -> Lesson:
-        """Answer a batch: logits, and what the classifier made them of.
+        """Answer a batch: logits, and with ``distill_features`` what the classifier made them of.
 
         Before the student does: a network that teaches itself changes its mode for this, and its
         batch norms must not move between the student's forward and backward pass.
         """
-        watched = compared_module(self.network, self.student)
-        with watching(watched) as features, evaluating(self.network):
-            logits = self.network(batch.inputs, **self.options, **batch.arguments())
+        plain = self.call is self.network  # tensors of inference mode are not for compiled code
+        with watching(self.watched) as features, evaluating(self.network, inference=plain):
+            logits = self.call(batch.inputs, **self.options, **batch.arguments())
         # Clones, since what inference mode made cannot take part in a backward pass.
         return logits.clone(), [seen.clone() for seen in features]
 

@@ -1,8 +1,6 @@
 """Before the first step: processes and devices, and whether model, data and config fit."""
 
-import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +12,7 @@ from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import first_line
 from mimonets.data.interface import Batches
+from mimonets.training.compiling import cpp_compiler
 from mimonets.training.config import TrainConfig
 
 
@@ -144,6 +143,11 @@ def check_fit(
             f"compile=true needs a C++ compiler, and {compiler} is not installed: install it, "
             f"name yours in the environment variable CXX, or set train.compile=false."
         )
+    if config.compile and config.distill_features:
+        problems.append(
+            "distill_features looks into the networks while they run, and compiled ones cannot be "
+            "looked into: set train.compile=false, or train.distill_features=0."
+        )
     world_size = config.devices * config.num_nodes
     if len(batches) < world_size:
         problems.append(
@@ -173,12 +177,6 @@ def image_problems(settings: Any, shape: Any) -> list[str]:
             f"Images are {shape[1]}x{shape[2]}, and the model is for {size}x{size}: {fits}{cut}."
         )
     return found
-
-
-def cpp_compiler() -> str:
-    """Name the compiler that ``torch.compile`` runs."""
-    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    return os.environ.get("CXX", usual)
 
 
 def check_batch(data: tuple[Tensor, ...], model: Any, config: TrainConfig, *, last: bool) -> None:

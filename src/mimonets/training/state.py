@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mimonets._device import to_channels_last
 from mimonets.training.batch import Batch
+from mimonets.training.compiling import make_fast
 from mimonets.training.config import TrainConfig
 from mimonets.training.distillation import compared_module, make_teacher
 from mimonets.training.schedule import make_optimizer, make_scheduler
@@ -33,13 +33,10 @@ class TrainState:
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights
-        if config.channels_last and (fabric.device.type == "cuda" or config.compile):
-            to_channels_last(model)
+        network = make_fast(model, config, fabric.device)
         optimizer = make_optimizer(model, config)
         self.scheduler = make_scheduler(optimizer, config, self.total_steps)
-        # The same model behind Fabric's device, precision and communication. Batches have two
-        # sizes, the usual one and an epoch's last: each is compiled by itself.
-        network = torch.compile(model, dynamic=False) if config.compile else model
+        # The same model behind Fabric's device, precision and communication.
         self.network, self.optimizer = fabric.setup(network, optimizer)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.filter = GradientFilter(config)
