@@ -90,6 +90,18 @@ def test_runs_of_an_earlier_result_are_kept(capsys, tmp_path):
     assert json.loads(path.read_text()) == kept
 
 
+def test_runs_of_other_results_count_too(capsys, tmp_path):
+    published = json.loads((ROOT / "results" / "mnist-map.json").read_text())
+    (tmp_path / "mnist-map.json").write_text(json.dumps(published))
+    arguments = ("mnist", "--report", "--runs", str(tmp_path / "none"), "--out", str(tmp_path))
+    code, _, _ = run(capsys, *arguments, "--add")
+    assert code == 0
+    found = json.loads((tmp_path / "mnist.json").read_text())["runs"]
+    assert [run["trial"] for run in found].count("mnist-tiles-n16") == 3
+    assert all(run in published["runs"] for run in found)
+    assert not any(",taught" in run["trial"] for run in found)
+
+
 def test_a_damaged_result_is_not_added_to(capsys, tmp_path):
     (tmp_path / "svhn.json").write_text("[")
     code, _, err = run(capsys, "svhn", "--report", "--add", "--out", str(tmp_path))

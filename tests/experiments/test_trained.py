@@ -80,6 +80,16 @@ def test_runs_of_an_earlier_result_are_kept_and_not_trained_again(tmp_path):
     assert again == (rows, details), "a run that finished here counts, not the one of the file"
 
 
+def test_an_earlier_run_counts_if_it_was_tested_in_every_mode(tmp_path):
+    _, there = measure_plan(PLAN, RunOptions(runs=tmp_path / "there", only="seed-1"))
+    (run,) = there["runs"]
+    for lacking in ({**run, "test": {"4": run["test"]["4"]}}, {**run, "trial": "large"}):
+        place = RunOptions(runs=tmp_path / "here", earlier=[lacking, run], train=False)
+        assert measure_plan(PLAN, place)[1]["runs"] == [run]
+        place = replace(place, earlier=[lacking])
+        assert measure_plan(PLAN, place)[1]["runs"] == []
+
+
 def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
     wild = replace(TRIAL, name="wild", settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
     told = []

@@ -75,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
         "--add",
         action="store_true",
         help="add to the result in --out: keep its runs, such as another machine's, and train "
-        "only what it lacks",
+        "only what neither it nor another result there has",
     )
     parser.add_argument(
         "--speed", action="store_true", help="train nothing, time every network in each engine"
@@ -88,7 +88,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """List the experiments, or run one."""
-    from mimonets.experiments import RunOptions, find_experiment
+    from mimonets.experiments import RunOptions, earlier_runs, find_experiment
 
     if args.name is None:
         list_experiments(Path(args.out), as_json=args.json)
@@ -109,7 +109,6 @@ def run(args: Namespace) -> None:
         )
     if args.scale != 1 and not experiment.commands:
         raise ValueError(f"{experiment.name} trains nothing: leave out --scale.")
-    earlier = experiment.runs_in(Path(args.out))
     options = RunOptions(
         runs=Path(args.runs),
         data_dir=None if args.data_dir is None else Path(args.data_dir),
@@ -117,13 +116,13 @@ def run(args: Namespace) -> None:
         train=not args.report,
         scale=args.scale,
         compile=args.compile,
-        earlier=earlier if args.add else (),
+        earlier=earlier_runs(experiment, Path(args.out)) if args.add else (),
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     record = experiment.run(options)
     if not args.only:
         if args.report:
-            check_nothing_is_lost(earlier, record, Path(args.out) / f"{experiment.name}.json")
+            check_nothing_is_lost(experiment, record, Path(args.out))
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
     if args.json:
@@ -134,14 +133,16 @@ def run(args: Namespace) -> None:
         make_console().print(record_table(record))
 
 
-def check_nothing_is_lost(earlier: list[Any], record: dict[str, Any], path: Path) -> None:
-    """Refuse to replace a result by one without some of its runs."""
+def check_nothing_is_lost(experiment: Any, record: dict[str, Any], folder: Path) -> None:
+    """Refuse to replace a result in the folder by one without some of its runs."""
     here = {(run["trial"], run["seed"]) for run in record.get("runs", [])}
+    earlier = experiment.runs_in(folder)
     gone = [run for run in earlier if (run["trial"], run["seed"]) not in here]
     if gone:
         raise ValueError(
-            f"{len(gone)} runs of {path} are not in --runs, such as {gone[0]['trial']}/seed-"
-            f"{gone[0]['seed']}, and would be lost: --add keeps them; or choose another --out."
+            f"{len(gone)} runs of {folder / experiment.name}.json are not in --runs, such as "
+            f"{gone[0]['trial']}/seed-{gone[0]['seed']}, and would be lost: --add keeps them; or "
+            f"choose another --out."
         )
 
 

@@ -2,6 +2,13 @@
 
 from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Experiment, RunOptions
-from mimonets.experiments.registry import experiments, find_experiment
+from mimonets.experiments.registry import earlier_runs, experiments, find_experiment
 
-__all__ = ["Experiment", "Row", "RunOptions", "experiments", "find_experiment"]
+__all__ = [
+    "Experiment",
+    "Row",
+    "RunOptions",
+    "earlier_runs",
+    "experiments",
+    "find_experiment",
+]

@@ -48,6 +48,21 @@ def find_experiment(name: str) -> Experiment:
     return experiments()[name]
 
 
+def earlier_runs(experiment: Experiment, folder: Path) -> list[Record]:
+    """Read the runs of an experiment's result, and those of other results that it trains too.
+
+    A run is the same one if its name, which says recipe and settings, and its seed are. What taught
+    a network is not part of its name: of other results only networks without a teacher count.
+    """
+    own = experiment.runs_in(folder)
+    trials = () if experiment.plan is None else experiment.plan.trials
+    shared = {name for trial in trials if not trial.teacher for name in trial.names}
+    others = [one for one in experiments().values() if one.plan and one.name != experiment.name]
+    return own + [
+        run for other in others for run in other.runs_in(folder) if run["trial"] in shared
+    ]
+
+
 def trained(plan: Plan) -> Experiment:
     """Make an experiment of a plan."""
     if plan.axis not in DRAWINGS:

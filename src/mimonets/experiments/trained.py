@@ -152,8 +152,20 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
 
 
 def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
+    """Find the run among those of result files, tested in all that this trial is tested in."""
     mine = (run for run in options.earlier if run["trial"] in trial.names and run["seed"] == seed)
-    return next(mine, None)
+    points = {str(point) for point in trial.gears or trial.modes}
+    return next(
+        (
+            run
+            for run in mine
+            if "diverged" in run
+            or (
+                points <= run.get("test", {}).keys() and (not trial.foreign or "uncertainty" in run)
+            )
+        ),
+        None,
+    )
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
