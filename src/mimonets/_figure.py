@@ -1,5 +1,6 @@
 """Open and close figures in one way, with or without a screen."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,18 @@ def new_axes(width: float = 6.4, height: float = 4.2) -> tuple[Any, Any]:
     """Make a figure with one pair of axes."""
     figure = new_figure(width, height)
     return figure, figure.add_subplot()
+
+
+def legend_below(figure: Any, handles: Sequence[Any]) -> None:
+    """Name the handles below all axes, in as many columns, four at most, as the width holds."""
+    for columns in (4, 3, 2, 1):
+        legend = figure.legend(
+            handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+        )
+        figure.draw_without_rendering()
+        if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
+            return
+        legend.remove()
 
 
 def save_figure(figure: Any, path: str | Path) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mimonets._figure import new_axes, new_figure, save_figure
+from mimonets._figure import legend_below, new_axes, new_figure, save_figure
 from mimonets.experiments.experiment import Record
 from mimonets.experiments.labels import name_points
 
@@ -67,7 +67,7 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
         axes.plot([], [], color=colour, marker=markers[group], label=group)[0]
         for group, colour in colours.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    legend_below(figure, handles)
     return figure
 
 
@@ -149,7 +149,7 @@ def draw_uncertainty(record: Record, path: Path) -> Path:
         grid[0][0].plot([], [], color=colour, marker="o", label=group)[0]
         for group, colour in colours.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    legend_below(figure, handles)
     figure.suptitle(record["title"], fontsize=10)
     return save_figure(figure, path)
 
