@@ -109,6 +109,7 @@ def ship(name: str, run: Path, data_dir: str | None) -> None:
         recipe=facts.command,
         accuracy={mode: found[mode].accuracy for mode in facts.modes},
         limits=facts.limits,
+        license="apache-2.0",
         provenance={
             "trained": f"{trained['date']}, commit {trained['commit']}, seed {recipe.train.seed}, "
             f"PyTorch {trained['torch']}, {trained['cpu']}",

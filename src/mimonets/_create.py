@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from typing import Any
 
+from mimonets._device import choose_device
 from mimonets._messages import did_you_mean
 from mimonets.models import MODELS, Model, read_config
 from mimonets.models.pretrained import load_pretrained, pretrained_folder, pretrained_names
@@ -29,6 +30,7 @@ def create(name: str, pretrained: bool = False, *, device: str = "cpu", **overri
                 f"set pretrained=False."
             )
         return load_pretrained(name, device=device)
+    place = choose_device(device)
     config = _config_of(name)
     known = [field.name for field in fields(config)]
     for setting in overrides:
@@ -37,7 +39,7 @@ def create(name: str, pretrained: bool = False, *, device: str = "cpu", **overri
                 f"{type(config).__name__} has no setting {setting!r}{did_you_mean(setting, known)}."
             )
     config = replace(config, **overrides)
-    return model_class_for(config)(config).to(device)
+    return model_class_for(config)(config).to(place)
 
 
 def list_models(pretrained: bool = True) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
 from mimonets._messages import first_line
@@ -33,9 +34,11 @@ def write_safely(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write_atomically(path, write)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        full = not isinstance(error, OSError) or error.errno in (ENOSPC, EDQUOT, EFBIG)
+        advice = " Make room; training goes on with resume=True (--resume)." if full else ""
         raise OSError(
             f"{path} could not be written ({first_line(error)}); what was there before is "
-            f"untouched. Make room and go on with resume=True (--resume)."
+            f"untouched.{advice}"
         ) from error
 
 

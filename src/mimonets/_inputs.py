@@ -34,7 +34,7 @@ class InputSpec(Config):
     mean: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
     deviation: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
     crop: int | None = size(None)  # images: the centre square that is kept of the original
-    original: tuple[int, int] | None = None  # images: height and width before the crop
+    original: tuple[int, int] | None = None  # images: height and width before the crop, if known
     labels: tuple[str, ...] | None = None  # names of the classes, in order
     vocab_size: int | None = size(None)  # tokens: ids are 0 .. vocab_size - 1
     vocabulary: tuple[str, ...] | None = None  # tokens: the symbol of every id, where there are any
@@ -73,11 +73,48 @@ class InputSpec(Config):
                     f"{name}={short(value)} must have one number for each of {self.shape[0]} "
                     f"channels."
                 )
+        if self.kind == "image" and not found:
+            found += self._problems_of_images()
         return found
+
+    def _problems_of_images(self) -> list[str]:
+        """List what does not fit together."""
+        found = []
+        if (self.mean is None) != (self.deviation is None):
+            there, missing = (
+                ("mean", "deviation") if self.mean is not None else ("deviation", "mean")
+            )
+            found.append(f"{there} is given without {missing}: give both, or neither.")
+        if self.crop is not None and self.shape[1:] != (self.crop, self.crop):
+            found.append(
+                f"crop={self.crop} must be the height and width of the input, whose shape is "
+                f"{self.shape}."
+            )
+        original = self.original
+        if original is not None and (len(original) != 2 or min(original) < (self.crop or 1)):
+            found.append(
+                f"original={original} must be a height and a width, no smaller than the crop."
+            )
+        return found
+
+    @property
+    def raw_size(self) -> tuple[int, ...] | None:
+        """Height and width that raw images are brought to; None: each keeps its own.
+
+        It does if there is a crop from images of a size that is not known.
+        """
+        if self.original is None and self.crop is not None:
+            return None
+        return self.original or self.shape[1:]
 
     def prepare(self, image: Array) -> Array:
         """Crop and standardise one uint8 image (c, h, w) or a batch (b, c, h, w) of them."""
         if self.crop is not None:
+            if min(image.shape[-2:]) < self.crop:
+                raise ValueError(
+                    f"An image of {image.shape[-2]}x{image.shape[-1]} pixels is too small for a "
+                    f"crop of {self.crop}: give larger ones, of the size of the training images."
+                )
             down, right = ((side - self.crop) // 2 for side in image.shape[-2:])
             image = image[..., down : down + self.crop, right : right + self.crop]
         image = image.astype(np.float32)
@@ -96,8 +133,9 @@ class InputSpec(Config):
         return np.float32(1) / deviation, -mean / deviation
 
     def label(self, answer: int) -> str:
-        """Name a class; its number if the classes have no names."""
-        return str(answer) if self.labels is None else self.labels[answer]
+        """Name a class; its number if it has no name."""
+        names = self.labels or ()
+        return names[answer] if 0 <= answer < len(names) else str(answer)
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything that is known as plain data for JSON."""

@@ -121,11 +121,25 @@ def test_recalibration_starts_afresh_each_time():
         ([], None, "at least one batch"),
         ([scaled(1)], [5], "active_streams=5 does not fit 4"),
         ([scaled(1)[:3]], [4], "batch of 3 does not fill a group of 4.*at least 4"),
+        (scaled(1), None, r"one tensor: pass a list of batches, such as \[inputs\]"),
     ],
 )
 def test_recalibration_refuses_what_it_cannot_measure(batches, modes, message):
     with pytest.raises(ValueError, match=message):
         recalibrate(Net(), batches, active_streams=modes)
+
+
+def test_a_recalibration_that_fails_leaves_the_statistics_as_they_were():
+    net = Net()
+    for active in (1, 4):
+        net(scaled(active), active)
+    net.eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with pytest.raises((RuntimeError, ValueError)):
+        recalibrate(net, [scaled(1), torch.randn(8, 5, 2, 2)], active_streams=4)
+    assert untrained_modes(net) == [2, 3]
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
 
 
 def test_threads_run_different_modes_of_one_layer_at_once():

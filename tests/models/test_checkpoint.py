@@ -10,8 +10,9 @@ from torch.testing import assert_close
 
 import mimonets as mn
 from mimonets._inputs import InputSpec
-from mimonets.models import MODELS, checkpoint, read_config, read_inputs
+from mimonets.models import MODELS, checkpoint, read_config
 from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
+from mimonets.models.card import ModelCard
 
 CONFIG = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_classes=5, trainable_keys=False)
 MODELS_TO_SAVE = [
@@ -267,6 +268,40 @@ def test_push_to_hub_uploads_our_format(saved, monkeypatch):
     assert uploaded["model"].config == CONFIG
 
 
+def test_of_a_compiled_model_the_model_itself_is_saved(saved, tmp_path):
+    model, _ = saved
+    mn.save(torch.compile(model, backend="eager"), tmp_path / "compiled")
+    images = model.example_inputs(4)
+    assert torch.equal(mn.load(tmp_path / "compiled")(images), model.eval()(images))
+
+
+def test_what_could_not_be_loaded_is_not_saved(saved, tmp_path):
+    model, _ = saved
+    with pytest.raises(ValueError, match=r"A Linear cannot be saved: save takes models of mimonet"):
+        mn.save(torch.nn.Linear(2, 2), tmp_path / "new")
+    model.input_spec = InputSpec(kind="image", shape=(7, 8, 8))
+    with pytest.raises(ValueError, match=r"input_spec describes inputs of another model: image of"):
+        mn.save(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_card_says_only_what_is_known_and_a_readme_of_ones_own_stays(saved, tmp_path):
+    model, _ = saved
+    model.save_pretrained(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "license" not in card
+    assert "several inputs share one pass" in card
+    assert f'{type(model).__name__}.from_pretrained("FOLDER")' in card
+    (tmp_path / "model" / "README.md").write_text("mine")
+    model.save_pretrained(tmp_path / "model")
+    assert (tmp_path / "model" / "README.md").read_text() == "mine"
+    model.save_pretrained(tmp_path / "model", card=ModelCard.of(model, license="mit"))
+    assert "license: mit" in (tmp_path / "model" / "README.md").read_text()
+    plain = mn.WideResNet(mn.WideResNetConfig(depth=10, width=1))
+    assert "several inputs" not in ModelCard.of(plain).as_markdown()
+    assert "superposition" not in ModelCard.of(plain).as_markdown()
+
+
 def test_a_checkpoint_knows_its_inputs(saved, tmp_path):
     model, _ = saved
     spec = InputSpec(
@@ -279,7 +314,6 @@ def test_a_checkpoint_knows_its_inputs(saved, tmp_path):
     model.input_spec = spec
     mn.save(model, tmp_path / "known")
     assert mn.load(tmp_path / "known").input_spec == spec
-    assert read_inputs(tmp_path / "known") == spec
     assert mn.load(saved[1]).input_spec is None
 
 

@@ -103,12 +103,23 @@ def test_weights_of_one_other_precision_load(folder, dtype):
         ({"depth": 9_994}, "too few for the depth=9994"),
         ({"width": 9_000_000}, "too few for the width=9000000"),
         ({"num_streams": 10**7}, "too few for the num_streams"),
-        ({"width": 10_000}, "do not fit"),
+        ({"width": 900_000}, "do not fit"),
+        ({"num_streams": 900_000}, "do not fit"),
     ],
 )
 def test_giants_are_refused_before_they_are_built(folder, settings, message):
     edit_settings(folder, **settings)
     assert message in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_length": 2**16, "positions": "fixed"}, {"num_features": 20_000}]
+)
+def test_settings_that_leave_no_trace_in_the_weights_may_be_large(tmp_path, settings):
+    sizes = {"depth": 1, "heads": 1, "head_dim": 8, "dim": 8, "hidden_dim": 16, "vocab_size": 16}
+    settings = {"max_length": 32, "features": "dpfp", **settings}
+    model = mn.Performer(mn.PerformerConfig(**sizes, **settings))
+    assert mn.load(mn.save(model, tmp_path / "model")).config == model.config
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,36 @@ def test_a_padding_mask_of_pytorch_is_true_where_all_inputs_of_a_group_are_padde
         hiding = ("src_key_padding_mask",)
         fold = FoldMask(nn.Identity(), {1: name}, num_streams=2, hiding=hiding)
         assert fold.fold(mask, name).tolist() == wanted
+    assert fold.fold(mask[:1], name).tolist() == mask[:1].tolist(), "one for all inputs"
+    with pytest.raises(ValueError, match=r"attention_mask of shape \(3, 3\) does not fit groups"):
+        fold.fold(mask[[0, 0, 1]], name)
     added = torch.where(mask, -torch.inf, 0.0)
     assert fold.fold(added, name).tolist() == [[0.0, 0.0, -torch.inf]]
+
+
+def test_no_mask_may_be_given_to_any_network():
+    images = torch.randn(2, 1, 8, 8)
+    model = mn.superpose(
+        Residual(), num_streams=2, bind_after="stem", unbind_before="head", example=images
+    ).eval()
+    assert torch.equal(model(images, mask=None), model(images))
+    with pytest.raises(ValueError, match="Residual takes no mask"):
+        model(images, mask=torch.ones(2, 8, dtype=torch.bool))
+
+
+def test_one_of_our_models_that_is_refused_stays_as_it_was(tmp_path):
+    network = mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)).eval()
+    images = network.example_inputs(2)
+    before = network(images)
+    where = {"bind_after": "trunk.blocks.0.conv1", "unbind_before": "classifier"}
+    with pytest.raises(ValueError, match="meets the superposition"):
+        mn.superpose(network, num_streams=4, example=images, **where)
+    assert torch.equal(mn.load(mn.save(network, tmp_path / "model"))(images), before)
+
+
+def test_settings_of_matrices_are_not_for_classifiers():
+    with pytest.raises(ValueError, match="unbinding_relu and identity_start are for unbinding="):
+        SuperposedConfig(unbinding="classifier", unbinding_relu=True)
 
 
 class Attending(nn.Module):

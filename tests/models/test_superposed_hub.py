@@ -91,7 +91,6 @@ def test_the_card_says_what_it_is_where_inputs_join_and_how_to_load_it(hub):
     superposed(make_cnn()).push_to_hub("mine")
     path = hub / "someone/mine/README.md"
     assert huggingface_hub.metadata_load(path) == {
-        "license": "apache-2.0",
         "library_name": "mimonets",
         "tags": ["computation-in-superposition"],
     }

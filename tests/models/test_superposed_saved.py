@@ -118,7 +118,10 @@ def refusals(folder):
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
     yield "without a builder: load it from Python and pass network=", lambda: mn.load(folder)
-    yield "do not fit their config.json", lambda: mn.load(folder, network=make_cnn(maps=4))
+    yield (
+        "do not fit the network= that was given",
+        lambda: mn.load(folder, network=make_cnn(maps=4)),
+    )
     yield "already superposed", lambda: mn.load(folder, network=superposed(make_cnn()).network)
     yield "names no module", lambda: mn.load(folder, network=nn.Sequential(nn.Flatten()))
     for example in (None, [1], {"shape": [1, -9, 9], "dtype": "float32"}, {"shape": "x"}):

@@ -15,6 +15,17 @@ def check_tokens(q: Tensor, chunk_size: int = 1) -> None:
         raise ValueError(f"chunk_size={chunk_size} holds no token: take at least 1, such as 64.")
 
 
+def check_heads(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kind: str) -> None:
+    """Refuse q, k and v that are not (b, h, t, d), alike but for the last axis of v."""
+    if q.ndim != 4 or q.shape != k.shape or v.ndim != 4 or v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(
+            f"q, k and v of {kind} attention are (batch, heads, tokens, head size), alike but for "
+            f"the last axis of v, and came as {tuple(q.shape)}, {tuple(k.shape)} and "
+            f"{tuple(v.shape)}."
+        )
+    check_mask(mask, (q.shape[0], q.shape[2]), "(batch, tokens)")
+
+
 def check_mask(mask: Tensor | None, shape: tuple[int, ...], names: str) -> None:
     """Refuse a mask that is not boolean or not of the shape that ``names`` describes."""
     if mask is None:

@@ -5,7 +5,7 @@ The one-stream baseline of FAVOR+S, in time and memory proportional to the numbe
 
 from torch import Tensor
 
-from mimonets.attention.checks import check_mask, check_tokens
+from mimonets.attention.checks import check_heads, check_tokens
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.sums import (
     AttentionState,
@@ -53,7 +53,7 @@ def linear_attention(
     Returns:
         (b, h, t, d), like v.
     """
-    _check(q, k, v, mask)
+    check_heads(q, k, v, mask, "linear")
     check_tokens(q, chunk_size)
     with without_autocast(v):
         mixture, normaliser = attend(
@@ -86,7 +86,7 @@ def linear_attention_step(
     Returns:
         The answers to the new tokens, and the state for the next call.
     """
-    _check(q, k, v, mask)
+    check_heads(q, k, v, mask, "linear")
     check_tokens(q)
     with without_autocast(v):
         mixture, normaliser, after = advance(
@@ -117,13 +117,3 @@ def _normalise(mixture: Tensor, normaliser: Tensor, mask: Tensor | None, ceiling
     if mask is not None:
         inverse = inverse * mask[:, None, None, :]
     return (mixture * inverse.unsqueeze(-1)).squeeze(-3)
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
-    if q.ndim != 4 or q.shape != k.shape or v.ndim != 4 or v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(
-            f"q, k and v of linear attention are (batch, heads, tokens, head size), alike but for "
-            f"the last axis of v, and came as {tuple(q.shape)}, {tuple(k.shape)} and "
-            f"{tuple(v.shape)}."
-        )
-    check_mask(mask, (q.shape[0], q.shape[2]), "(batch, tokens)")

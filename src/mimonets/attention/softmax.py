@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mimonets.attention.checks import check_mask
+from mimonets.attention.checks import check_heads
 
 # b batch   h heads   t query, s key tokens   d head size
 
@@ -32,13 +32,7 @@ def softmax_attention(
     >>> softmax_attention(torch.zeros(1, 1, 2, 1), torch.ones(1, 1, 2, 1), v, causal=True).flatten()
     tensor([2., 3.])
     """
-    if q.ndim != 4 or q.shape != k.shape or v.ndim != 4 or v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(
-            f"q, k and v of softmax attention are (batch, heads, tokens, head size), alike but for "
-            f"the last axis of v, and came as {tuple(q.shape)}, {tuple(k.shape)} and "
-            f"{tuple(v.shape)}."
-        )
-    check_mask(mask, (q.shape[0], q.shape[2]), "(batch, tokens)")
+    check_heads(q, k, v, mask, "softmax")
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     allowed = mask[:, None, None, :]  # b 1 t s

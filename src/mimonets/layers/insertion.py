@@ -131,9 +131,15 @@ class FoldMask(nn.Module):
 
     def fold(self, mask: Any, name: str) -> Any:
         """Join the masks of a group: real where any input is; the largest of what is added."""
-        if not isinstance(mask, Tensor):
-            return mask
-        groups = mask.unflatten(0, (-1, running_mode(self.num_streams)))
+        if not isinstance(mask, Tensor) or mask.ndim == 0 or mask.shape[0] == 1:
+            return mask  # one for all inputs
+        active = running_mode(self.num_streams)
+        if mask.shape[0] % active:
+            raise ValueError(
+                f"{name} of shape {tuple(mask.shape)} does not fit groups of {active} inputs: give "
+                f"one mask per input, or one for all with a leading axis of 1."
+            )
+        groups = mask.unflatten(0, (-1, active))
         if mask.dtype != torch.bool:
             return groups.amax(dim=1)
         return groups.all(dim=1) if name in self.hiding else groups.any(dim=1)

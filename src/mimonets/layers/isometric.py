@@ -12,10 +12,11 @@ def isometry_penalty(weight: Tensor, stride: int | tuple[int, ...] = 1) -> Tenso
     r"""Measure how far a convolution is from an isometry, in whichever direction it can be one.
 
     .. math:: L(W) = \tfrac{1}{2} \| \mathrm{Conv}(W, W) - \delta \|_F^2
-        \text{ if } C_i > C_o, \text{ else } L(W^T)
+        \text{ if } C_i \ge C_o, \text{ else } L(W^T)
 
     where Conv(W, W) correlates the kernel with all its own shifts (by multiples of the stride) and
-    delta is the identity at shift zero. The factor gamma belongs to the training recipe.
+    delta is the identity at shift zero. The factor gamma belongs to the training recipe. (The paper
+    takes the transpose for C_i = C_o too, which is the same where the stride is 1.)
 
     Computed without the convolution: shift s of the correlation is one matrix product over the
     taps that overlap, and shift -s is its transpose. For a 3x3 kernel that is 45 C^3

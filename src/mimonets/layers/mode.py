@@ -22,7 +22,7 @@ _RUNNING = _Running()
 
 @contextmanager
 def running(active_streams: int | None) -> Iterator[None]:
-    """Let all :class:`StreamBatchNorm` layers that are called inside run in this mode.
+    """Let everything called inside that depends on the mode run with this many active streams.
 
     Entered by whoever folds inputs into streams, once per pass and after checking the mode. It
     holds for the current thread only, so threads may run different modes of one model at once.

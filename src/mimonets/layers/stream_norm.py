@@ -102,7 +102,7 @@ class StreamBatchNorm(nn.Module):
         parameters. Running statistics are copied to all modes as a start. They were measured
         without superposition, so every mode counts as not yet trained, and :func:`recalibrate`
         measures it; for ``num_streams=1`` they are what they were. A layer of this class with one
-        mode gets the others. Layers without running statistics stay as they are.
+        mode is replaced likewise. Layers without running statistics stay as they are.
 
         >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
         >>> StreamBatchNorm.convert(network, num_streams=4)[1]
@@ -113,33 +113,30 @@ class StreamBatchNorm(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def _from_batch_norm(cls, norm: _BatchNorm, num_streams: int) -> Self:
+    def _with_modes(cls, norm: "_BatchNorm | StreamBatchNorm", num_streams: int) -> Self:
+        """Make a layer of several modes with the weights of one that has none, or one mode."""
+        seen: Tensor | None
+        if isinstance(norm, StreamBatchNorm):
+            epsilon, seen = norm.epsilon, norm.batches_seen
+        else:
+            epsilon, seen = norm.eps, norm.num_batches_tracked
         assert norm.running_mean is not None
         assert norm.running_var is not None
         with torch.device(norm.running_mean.device):
             found = cls(
-                norm.num_features,
+                norm.running_mean.shape[-1],
                 num_streams,
-                epsilon=norm.eps,
+                epsilon=epsilon,
                 momentum=norm.momentum,
-                affine=norm.affine,
+                affine=norm.weight is not None,
             )
         found.weight, found.bias = norm.weight, norm.bias
-        found.running_mean = norm.running_mean.repeat(num_streams, 1)
-        found.running_var = norm.running_var.repeat(num_streams, 1)
-        if num_streams == 1 and norm.num_batches_tracked is not None:
-            found.batches_seen = norm.num_batches_tracked.view(1).clone()
+        found.running_mean = norm.running_mean.view(1, -1).repeat(num_streams, 1)
+        found.running_var = norm.running_var.view(1, -1).repeat(num_streams, 1)
+        if num_streams == 1 and seen is not None:
+            found.batches_seen = seen.view(1).clone()
         found.training = norm.training
         return found
-
-    @torch.no_grad()
-    def _take_modes(self, num_streams: int) -> None:
-        """Turn a layer with one mode into one with several, none of them trained."""
-        if num_streams > 1:
-            self.num_streams = num_streams
-            self.running_mean = self.running_mean.repeat(num_streams, 1)
-            self.running_var = self.running_var.repeat(num_streams, 1)
-            self.batches_seen = self.batches_seen.new_zeros(num_streams)
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; on the way to evaluation, lend statistics to the modes that have none."""
@@ -185,7 +182,7 @@ def untrained_modes(model: nn.Module) -> list[int]:
 
 @torch.no_grad()
 def recalibrate(
-    model: nn.Module, batches: Iterable[Tensor], active_streams: Iterable[int] | None = None
+    model: nn.Module, batches: Iterable[Tensor], active_streams: Iterable[int] | int | None = None
 ) -> list[int]:
     """Measure the batch-norm statistics of some modes anew, with the weights as they are.
 
@@ -204,7 +201,11 @@ def recalibrate(
         The modes that were measured.
     """
     norms = _stream_norms(model)
+    if isinstance(active_streams, int):
+        active_streams = [active_streams]
     modes = untrained_modes(model) if active_streams is None else sorted(set(active_streams))
+    if isinstance(batches, Tensor):
+        raise ValueError("batches is one tensor: pass a list of batches, such as [inputs].")
     batches = list(batches)
     if not batches:
         raise ValueError("Nothing to measure with: pass at least one batch of inputs.")
@@ -220,6 +221,7 @@ def recalibrate(
 
     was_training = {module: module.training for module in model.modules()}
     settings = [(norm.momentum, norm.synchronise) for norm in norms]
+    before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
     try:
         model.eval()
         for norm in norms:
@@ -231,6 +233,10 @@ def recalibrate(
                 for norm in norms:
                     norm.momentum = 1 / count  # so that all batches weigh the same in the end
                 model(inputs[: len(inputs) // mode * mode], active_streams=mode)
+    except BaseException:
+        for norm, buffers in zip(norms, before, strict=True):
+            norm.load_state_dict(buffers, strict=False)
+        raise
     finally:
         for norm, (momentum, synchronise) in zip(norms, settings, strict=True):
             norm.momentum, norm.synchronise = momentum, synchronise
@@ -258,9 +264,9 @@ def _convert(
     if module not in done:
         done[module] = module
         if isinstance(module, _BatchNorm) and module.running_mean is not None:
-            done[module] = kind._from_batch_norm(module, num_streams)
-        elif isinstance(module, StreamBatchNorm) and module.num_streams == 1:
-            module._take_modes(num_streams)
+            done[module] = kind._with_modes(module, num_streams)
+        elif isinstance(module, StreamBatchNorm) and module.num_streams == 1 < num_streams:
+            done[module] = type(module)._with_modes(module, num_streams)
         for name, child in module._modules.items():  # named_children lists shared ones once
             if child is not None:
                 setattr(module, name, _convert(kind, child, num_streams, done))

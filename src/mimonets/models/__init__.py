@@ -20,7 +20,7 @@ from mimonets.models.baselines.wide_resnet import (
 )
 from mimonets.models.builders import register_builder
 from mimonets.models.card import ModelCard
-from mimonets.models.checkpoint import load, read_config, read_inputs, save
+from mimonets.models.checkpoint import load, read_config, save
 from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
@@ -60,7 +60,6 @@ __all__ = [
     "load",
     "name_of",
     "read_config",
-    "read_inputs",
     "register_builder",
     "save",
     "superpose",

@@ -51,6 +51,14 @@ def name_of(model: object) -> str:
     return str(getattr(model, "title", type(model).__name__))
 
 
+def check_is_tensor(x: object, name: str) -> None:
+    """Refuse inputs that are no tensor, such as NumPy arrays, and say how to make one."""
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            f"{name} takes a tensor, but got {type(x).__name__}: use torch.as_tensor(...)."
+        )
+
+
 def alternatives_of(model: object) -> list[Any]:
     """List what one would run instead (see :meth:`Model.alternatives`); nothing if unknown."""
     return list(model.alternatives()) if hasattr(model, "alternatives") else []
@@ -151,6 +159,17 @@ class Model(nn.Module, OnHub):
         streams = getattr(self.config, "num_streams", None)
         return type(self).__name__ + ("" if streams is None else f" (N={streams})")
 
+    @property
+    def usage(self) -> str:
+        """Say in Python how a saved model of this kind is loaded, for its model card."""
+        name = type(self).__name__
+        lines = [f"from {__name__.rpartition('.')[0]} import {name}"]
+        lines += [f'model = {name}.from_pretrained("FOLDER")', "answers = model(inputs)"]
+        if self.num_streams > 1:
+            lines[-1] += f"  # {self.num_streams} inputs per pass"
+            lines += ["answers = model(inputs, active_streams=1)  # one by one"]
+        return "\n".join(lines)
+
     def alternatives(self) -> list[Any]:
         """Configs of what one would run instead: one stream, and no superposition at all."""
         return []
@@ -176,6 +195,7 @@ class ImageModel(Model):
     def check_images(self, images: Tensor) -> None:
         """Refuse what is no batch of images for this model, and say what would be."""
         wanted = self.config.in_channels
+        check_is_tensor(images, type(self).__name__)
         if images.ndim != 4 or images.shape[1] != wanted:
             raise ValueError(
                 f"{type(self).__name__} takes images of shape (batch, {wanted}, height, width), "

@@ -5,6 +5,7 @@ has registered under a name are called.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._config import is_whole
-from mimonets._messages import did_you_mean, short
+from mimonets._messages import did_you_mean, first_line, short
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 BUILDERS: dict[str, Callable[..., nn.Module]] = {}
@@ -60,8 +61,9 @@ def build(name: str, settings: Mapping[str, Any]) -> nn.Module:
     try:
         network = BUILDERS[name](**settings)
     except Exception as error:  # it is third-party code
-        line = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ValueError(f"builder={name!r} fails with these settings: {line[:300]}") from error
+        raise ValueError(
+            f"builder={name!r} fails with these settings: {first_line(error)}."
+        ) from error
     if not isinstance(network, nn.Module):
         raise ValueError(f"builder={name!r} gives a {type(network).__name__}, no torch.nn.Module.")
     return network
@@ -105,9 +107,7 @@ def make_example(described: Any) -> Tensor:
     sizes = isinstance(shape, list) and len(shape) < 10 and all(map(is_whole, shape))
     if not sizes or not all(side >= 1 for side in shape or ()) or str(dtype) not in DTYPES:
         raise ValueError(f"its example is {short(described)}, no description of inputs")
-    count = 1
-    for side in shape or ():
-        count *= side
+    count = math.prod(shape or ())
     if count > MOST_NUMBERS:
         raise ValueError(f"its example of shape {short(shape)} is too large")
     if values is None:

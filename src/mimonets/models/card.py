@@ -32,7 +32,8 @@ class ModelCard:
     spread: Mapping[int, float] | None = None  # active streams -> deviation over seeds
     usage: str = ""  # Python code that loads and calls it
     limits: tuple[str, ...] = ()  # what it must not be used for, and where it fails
-    license: str = "apache-2.0"
+    license: str = ""  # of the weights, as the Hugging Face Hub writes it, such as apache-2.0
+    superposed: bool = True  # whether several inputs share a pass
     provenance: Mapping[str, Any] | None = None  # commit, seed, machine and so on
 
     @classmethod
@@ -61,6 +62,7 @@ class ModelCard:
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "inputs": inputs,
             "usage": str(getattr(model, "usage", "")),
+            "superposed": getattr(model, "num_streams", 1) > 1,
         }
         return cls(**{**known, **record})
 
@@ -75,10 +77,9 @@ class ModelCard:
         }
         lines = [
             "---",
-            f"license: {self.license}",
+            *([f"license: {self.license}"] if self.license else []),
             "library_name: mimonets",
-            "tags:",
-            "- computation-in-superposition",
+            *(["tags:", "- computation-in-superposition"] if self.superposed else []),
             "---",
             "",
             f"# {self.name}",
@@ -87,7 +88,8 @@ class ModelCard:
         if self.summary:
             lines += [self.summary, ""]
         lines += [f"* {name}: {value}" for name, value in facts.items() if value]
-        lines += ["", "Made with mimonets: several inputs share one pass through the network.", ""]
+        shared = ": several inputs share one pass through the network" if self.superposed else ""
+        lines += ["", f"Made with mimonets{shared}.", ""]
         if self.accuracy:
             lines += ["## Accuracy", "", "| active streams | accuracy |", "| --- | --- |"]
             lines += [f"| {mode} | {self._percent(mode)} |" for mode in sorted(self.accuracy)]

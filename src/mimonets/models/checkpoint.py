@@ -43,12 +43,21 @@ MAX_CONFIG_BYTES = 100_000_000  # a vocabulary of millions of words fits
 def save(model: Model | Superposed, folder: str | os.PathLike[str]) -> Path:
     """Write a model's weights, config and ``input_spec`` into ``folder``, which is made if needed.
 
+    Of a model that ``torch.compile`` wrapped, the model itself is saved.
+
     Each file is written beside its place and moved there when complete: a crash leaves the old file
     or the new one, never half of one.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a checkpoint is a folder, choose another name.")
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, Model | Superposed):
+        raise ValueError(
+            f"A {type(model).__name__} cannot be saved: save takes models of mimonets and what "
+            f"mimonets.superpose() gives; for others there is torch.save."
+        )
+    _check_inputs("input_spec", model, model.input_spec)
     folder.mkdir(parents=True, exist_ok=True)
     description = {
         "format_version": FORMAT_VERSION,
@@ -99,12 +108,13 @@ def load(
     file.check_sizes(config)
     if model_class is Superposed:
         model = _rebuild(path, config, description.get("example"), network)
-        file.check_shapes(model.state_dict())
+        given = "their config.json" if network is None else "the network= that was given"
+        file.check_shapes(model.state_dict(), given)
         weights = file.read(model.state_dict(), str(device))
         types = {value.dtype for value in weights.values() if value.is_floating_point()}
         model.to(device, types.pop() if len(types) == 1 else None)
         model.load_state_dict(weights)  # copied: weights that are shared stay so
-        _check_inputs(path, model, inputs)
+        _check_inputs(str(path), model, inputs)
         model.input_spec = inputs
         return model.eval()
     if network is not None:
@@ -123,7 +133,7 @@ def load(
     model.load_state_dict(file.read(model.state_dict(), str(device)), assign=True)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable[name])
-    _check_inputs(path, model, inputs)
+    _check_inputs(str(path), model, inputs)
     model.input_spec = inputs
     return model.eval()
 
@@ -152,7 +162,8 @@ def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     apart = {}
     for name, value in weights.items():
         shared = value.untyped_storage().data_ptr()
-        apart[name] = value.clone() if shared in seen else value.contiguous()
+        whole = torch.contiguous_format
+        apart[name] = value.clone(memory_format=whole) if shared in seen else value.contiguous()
         seen.add(shared)
     return apart
 
@@ -160,11 +171,6 @@ def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def read_config(folder: str | os.PathLike[str]) -> Any:
     """Read only the config of a checkpoint, without its weights."""
     return _read_config(Path(folder) / CONFIG_FILE, _read_description(Path(folder)))
-
-
-def read_inputs(folder: str | os.PathLike[str]) -> InputSpec | None:
-    """Read only what a checkpoint says about its inputs; None if nothing."""
-    return _read_inputs(Path(folder) / CONFIG_FILE, _read_description(Path(folder)))
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -219,15 +225,15 @@ def _read_inputs(path: Path, description: dict[str, Any]) -> InputSpec | None:
         raise ValueError(f"{path} does not describe its inputs: {first_line(error)}") from None
 
 
-def _check_inputs(path: Path, model: Model | Superposed, inputs: InputSpec | None) -> None:
+def _check_inputs(where: str, model: Model | Superposed, inputs: InputSpec | None) -> None:
     wanted = model.default_input_spec()
     if inputs is None or wanted is None:
         return
     channels = inputs.kind == "image" and inputs.shape[0] != wanted.shape[0]
     if inputs.kind != wanted.kind or len(inputs.shape) != len(wanted.shape) or channels:
         raise ValueError(
-            f"{path} describes inputs of another model: {inputs.kind} of shape {inputs.shape}, but "
-            f"{type(model).__name__} takes {wanted.kind} such as {wanted.shape}."
+            f"{where} describes inputs of another model: {inputs.kind} of shape {inputs.shape}, "
+            f"but {type(model).__name__} takes {wanted.kind} such as {wanted.shape}."
         )
 
 

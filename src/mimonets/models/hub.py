@@ -16,12 +16,16 @@ class OnHub:
     """
 
     def save_pretrained(self, save_directory: str | Path, *, card: ModelCard | None = None) -> Path:
-        """Save into a folder, together with a model card."""
+        """Save into a folder, together with a model card.
+
+        Without ``card`` it says what the model itself knows, and a README.md that is there stays.
+        """
         from mimonets.models.checkpoint import save
 
         folder = save(self, save_directory)  # type: ignore[arg-type]
-        card = card or ModelCard.of(self)
-        (folder / "README.md").write_text(card.as_markdown(), encoding="utf-8")
+        readme = folder / "README.md"
+        if card is not None or not readme.exists():
+            readme.write_text((card or ModelCard.of(self)).as_markdown(), encoding="utf-8")
         return folder
 
     def push_to_hub(

@@ -118,6 +118,11 @@ class MIMOConvConfig(WideResNetConfig):
                 f"binding={self.binding!r} has no keys, and one classifier reads every stream: "
                 f"leave stream_keys and readout out."
             )
+        if not (self.trainable_keys and self.unbinding_relu):
+            found.append(
+                f"binding={self.binding!r} has neither keys nor unbinding matrices: leave "
+                f"trainable_keys and unbinding_relu out."
+            )
         if self.binding == "tied":
             if self.slow == "full":
                 found.append("slow='full' is for binding='tiles': lanes have no room to grow into.")
@@ -216,12 +221,11 @@ class MIMOConv(ImageModel):
     def _answer_together(self, parts: list[Tensor], mode: int) -> list[Tensor]:
         """Superpose the images of each group, run the trunk, and unbind: each (g a, features)."""
         bundles = [self._bind(part, mode) for part in self._features(parts, mode)]
-        sizes = [bundle.shape[0] for bundle in bundles]
         cut = None
         if isinstance(self.binding, Tiles | Lanes):
             cut = partial(self.binding.cut, active_streams=mode)
         pooled = self.trunk(torch.cat(bundles), cut)
-        groups = [part.shape[0] for part in parts] if cut else sizes
+        groups = [part.shape[0] for part in parts]
         return [
             self.unbinding(features, part.shape[1]).flatten(0, 1)
             for part, features in zip(parts, pooled.split(groups), strict=True)

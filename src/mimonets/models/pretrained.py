@@ -12,7 +12,7 @@ import torch
 from mimonets._messages import did_you_mean
 from mimonets.models.base import Model
 from mimonets.models.card import ModelCard
-from mimonets.models.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load
+from mimonets.models.checkpoint import CONFIG_FILE, load
 
 CARD_FILE = "README.md"
 WEIGHTS = Path(__file__).parent / "weights"
@@ -64,6 +64,3 @@ def load_pretrained(name: str, *, device: str | torch.device = "cpu") -> Model:
 def read_card(name: str) -> str:
     """Read the model card of a model that ships with the package."""
     return (pretrained_folder(name) / CARD_FILE).read_text(encoding="utf-8")
-
-
-FILES = (CONFIG_FILE, WEIGHTS_FILE, CARD_FILE)  # what each folder holds

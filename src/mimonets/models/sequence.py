@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mimonets._config import Config, number, size
 from mimonets._inputs import InputSpec
 from mimonets.attention.checks import check_mask
-from mimonets.models.base import MAX_DEPTH, Model
+from mimonets.models.base import MAX_DEPTH, Model, check_is_tensor
 
 # b batch   t tokens   e embedding
 
@@ -142,6 +142,7 @@ class SequenceModel(Model):
         out which, pass the same tokens to this method on the CPU.
         """
         name, config = type(self).__name__, self.config
+        check_is_tensor(tokens, name)
         wanted = "(batch, 2, tokens)" if config.head == "pair" else "(batch, tokens)"
         if tokens.ndim != wanted.count(",") + 1 or (tokens.ndim == 3 and tokens.shape[1] != 2):
             raise ValueError(f"{name} takes token ids {wanted}, but got {tuple(tokens.shape)}.")

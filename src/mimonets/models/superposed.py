@@ -144,8 +144,8 @@ class Superposed(nn.Module, OnHub):
 
     def _with_mask(self, options: dict[str, Any]) -> dict[str, Any]:
         """Pass ``mask=``, as training and engines call it, by the name that the network has."""
-        if "mask" not in options:
-            return options
+        if options.get("mask") is None:
+            return {key: value for key, value in options.items() if key != "mask"}
         known = inspect.signature(self.network.forward).parameters
         name = next((name for name in MASKS if name in known), None)
         if name is None:

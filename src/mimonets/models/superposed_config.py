@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
-from mimonets._config import Config, is_whole
+from mimonets._config import Config, size
 from mimonets._messages import did_you_mean, short
 from mimonets.models.builders import builder_problems
 
@@ -23,7 +23,7 @@ BINDINGS: dict[BindingName, str] = {  # as a model card calls them
 class SuperposedConfig(Config):
     """Where a network carries superpositions, and how inputs get in and out."""
 
-    num_streams: int = 2  # inputs per superposition
+    num_streams: int = size(2)  # inputs per superposition
     bind_after: str = ""  # the last module that sees every input by itself
     unbind_before: str = ""  # the first one that does so again
     # Circular convolution, sign keys, a matrix per stream; tiles, or lanes of a tied trunk
@@ -43,8 +43,6 @@ class SuperposedConfig(Config):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        if not is_whole(self.num_streams) or self.num_streams < 1:
-            found.append(f"num_streams={self.num_streams!r} must be an integer >= 1.")
         for name in ("bind_after", "unbind_before"):
             if not isinstance(getattr(self, name), str):
                 found.append(f"{name}={short(getattr(self, name))} must be the name of a module.")
@@ -57,6 +55,11 @@ class SuperposedConfig(Config):
                 for name, value in given.items()
                 if value
             ]
+        elif self.unbinding == "classifier" and (self.unbinding_relu or self.identity_start):
+            found.append(
+                "unbinding_relu and identity_start are for unbinding='matrix': a classifier per "
+                "stream has no matrix, leave them out."
+            )
         return found + builder_problems(self.builder, self.builder_settings)
 
     @classmethod

@@ -10,8 +10,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mimonets._config import is_whole
+from mimonets._messages import first_line
+from mimonets.models.superposed_config import SuperposedConfig
 
-ALWAYS_ALLOWED = 10_000  # a size up to this may stand in a config without a trace in the weights
+# Sizes up to these may stand in a config without a trace in the weights, such as a max_length with
+# fixed positions. Our models are built without memory first; superposed networks take theirs.
+ALWAYS_ALLOWED = 1_000_000
+ALWAYS_ALLOWED_SUPERPOSED = 10_000
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -68,14 +73,16 @@ class WeightsFile:
                 f"{self.path} holds {len(self.shapes)} tensors, too few for the depth={depth} of "
                 f"the config.json beside it."
             )
+        superposed = isinstance(config, SuperposedConfig)
+        allowed = ALWAYS_ALLOWED_SUPERPOSED if superposed else ALWAYS_ALLOWED
         for name, value in vars(config).items():
-            if is_whole(value) and value > max(ALWAYS_ALLOWED, numbers):
+            if is_whole(value) and value > max(allowed, numbers):
                 raise ValueError(
                     f"{self.path} holds {numbers} numbers, too few for the {name}={value} of the "
                     f"config.json beside it."
                 )
 
-    def check_shapes(self, wanted: dict[str, Tensor]) -> None:
+    def check_shapes(self, wanted: dict[str, Tensor], whose: str = "their config.json") -> None:
         """Refuse weights that are missing, surplus or of another shape, and name them all."""
         shapes = {name: tuple(value.shape) for name, value in wanted.items()}
         problems = [
@@ -96,7 +103,7 @@ class WeightsFile:
         ]
         if problems:
             raise ValueError(
-                f"The weights in {self.path} do not fit their config.json: {'; '.join(problems)}."
+                f"The weights in {self.path} do not fit {whose}: {'; '.join(problems)}."
             )
 
     def read(self, wanted: dict[str, Tensor], device: str) -> dict[str, Tensor]:
@@ -137,10 +144,9 @@ class WeightsFile:
         return weights
 
     def _unreadable(self, error: Exception) -> ValueError:
-        reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         return ValueError(
-            f"{self.path} cannot be read ({reason}): it is damaged or was cut short, fetch it "
-            f"again."
+            f"{self.path} cannot be read ({first_line(error)}): it is damaged or was cut short, "
+            f"fetch it again."
         )
 
 

@@ -49,17 +49,19 @@ def _open(data: bytes, max_pixels: int) -> Any:
 def _decode(file: Any, spec: InputSpec) -> Array:
     from PIL import Image
 
-    channels = spec.shape[0]
-    wanted = spec.original if spec.original is not None else spec.shape[1:]
+    channels, wanted = spec.shape[0], spec.raw_size
     try:
         picture = file.convert("L" if channels == 1 else "RGB")
-        if picture.size != (wanted[1], wanted[0]):
-            picture = picture.resize((wanted[1], wanted[0]), Image.Resampling.BOX)
+        if wanted is not None and picture.size != wanted[::-1]:
+            picture = picture.resize(wanted[::-1], Image.Resampling.BOX)
         pixels = np.asarray(picture, dtype=np.uint8)
     except Exception:
         raise RequestError(415, "The image file is damaged.") from None
     pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-    return np.ascontiguousarray(spec.prepare(pixels), dtype=np.float32)
+    try:
+        return np.ascontiguousarray(spec.prepare(pixels), dtype=np.float32)
+    except ValueError as error:  # smaller than the crop
+        raise RequestError(400, str(error)) from None
 
 
 def _too_many(pixels: str, most: int) -> RequestError:

@@ -82,15 +82,14 @@ def read_array(path: Path) -> list[Array]:
 def to_input(image: Array, spec: InputSpec) -> Array:
     """Turn a uint8 image, (h, w) or (h, w, 3), into one input (c, h, w) as in training.
 
-    Grey or colour as the network takes it, brought to the size of the training images, cropped and
-    standardised.
+    Grey or colour as the network takes it, brought to the size of the training images if that is
+    known, cropped and standardised.
     """
     image_module = need("PIL.Image", "Pillow")
-    channels, *size = spec.shape
-    height, width = spec.original or size
+    channels, wanted = spec.shape[0], spec.raw_size
     picture = image_module.fromarray(image).convert("L" if channels == 1 else "RGB")
-    if picture.size != (width, height):
-        picture = picture.resize((width, height), image_module.Resampling.BOX)
+    if wanted is not None and picture.size != wanted[::-1]:
+        picture = picture.resize(wanted[::-1], image_module.Resampling.BOX)
     pixels = np.asarray(picture, dtype=np.uint8)
     pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(spec.prepare(pixels), dtype=np.float32)
