@@ -50,6 +50,23 @@ def test_int8_answers_nearly_as_float32_and_says_what_it_costs(small_conv, data,
     assert 1e-5 < error < 0.2  # rounded, and not far off
 
 
+def test_int8_of_several_modes_from_calibration_that_is_read_once(small_conv, data, tmp_path):
+    folder = export(
+        small_conv,
+        tmp_path / "out",
+        int8=("onnxruntime",),
+        calibration=(images for images in data[:1]),
+        evaluation=[data],
+        max_loss=100,
+        modes=(1, 3),
+        measure=False,
+    )
+    engine = Engine(folder, "onnxruntime-int8")
+    for mode in (1, 3):
+        assert "onnxruntime-int8" in engine.manifest.mode(mode).accuracy
+        assert engine(data[0].numpy(), mode).shape == (48, 5)
+
+
 def test_too_much_loss_names_the_mode_after_trying_layers_in_float(small_conv, data, tmp_path):
     images, labels = data
     wrong = (labels + 1) % 5  # float32 is never right, so that no int8 can lose

@@ -1,3 +1,5 @@
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -208,6 +210,13 @@ def test_quotas_and_bytes_are_limits():
         batcher.offer(lane, ticket(tenant="a", size=1), 0.0)
     with pytest.raises(RefusedError, match="40 bytes are queued"):
         batcher.offer(lane, ticket(tenant="b", size=61), 0.0)
+    for one, message in (
+        (ticket(count=4, tenant="a", size=1), "4 inputs in one request; the quota is 3"),
+        (ticket(tenant="b", size=101), "101 bytes of inputs in one request; at most 100"),
+    ):
+        with pytest.raises(RefusedError, match=message) as caught:
+            batcher.offer(lane, one, 0.0)
+        assert caught.value.retry_after is None
 
 
 def test_doubtful_answers_are_run_again_in_slow_mode_when_nothing_else_waits():
@@ -260,6 +269,26 @@ def test_a_short_group_reports_the_mode_of_its_number(members):
     batcher.finish(work, {id(t.items[0]): (0, 1.0) for t in tickets}, 0.01)
     mode = lane.policy.modes[tickets[0].answers[0].mode]
     assert mode.active_streams == {1: 1, 2: 2, 3: 4, 4: 4}[members]
+
+
+def test_what_waits_for_another_model_counts_as_slow_as_it_must_run():
+    for limit, passes in ((0, 9), (2, 3)):
+        batcher, lane = make()
+        other = Lane("other", Policy(MODES))
+        batcher.lanes.append(other)
+        for _ in range(9):
+            batcher.offer(other, ticket(slo=0.1, limit=limit), 0.0)
+        admitted = 0
+        with suppress(RefusedError):
+            while admitted < 100:
+                batcher.offer(lane, ticket(slo=0.11), 0.0)
+                admitted += 1
+        assert 0 < admitted <= 4 * (11 - passes)
+        now, late = 0.0, []
+        while not batcher.is_empty():
+            late += [one for one in run(batcher, now, seconds=0.0099) if one.error is not None]
+            now += 0.0099
+        assert late == []
 
 
 def test_the_model_whose_request_is_most_urgent_runs_first():

@@ -117,6 +117,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
         (["serve", folder, "--theta", "3"], "theta=3.0 must be"),
         (["serve", f"a={folder}", f"a={folder}"], "same name"),
         (["serve", folder, "--demo"], "needs the run"),
+        (["serve", folder, "--demo", "--keys", "keys.json"], "leave out --keys or --demo"),
         (["serve", folder, "--engine", "opnvino", "--port", str(free_port())], "did you mean"),
     ):
         assert main(arguments) == 2, arguments
@@ -134,6 +135,12 @@ def test_names_come_from_folders():
     assert name_and_folders("runs/digits")[0] == "digits"
     assert name_and_folders("runs/digits/model")[0] == "digits"
     assert name_and_folders("a=runs/x,runs/y")[0] == "a"
+
+
+def test_a_folder_may_have_an_equals_sign_in_its_name(tmp_path):
+    folder = tmp_path / "lr=0.1"
+    folder.mkdir()
+    assert name_and_folders(str(folder)) == ("lr=0.1", [folder])
 
 
 def test_a_shipped_network_is_served_by_its_name(tmp_path):

@@ -116,6 +116,12 @@ def test_a_trace_is_read_and_scaled(tmp_path):
     assert read_trace(path).tolist() == [0, 1, 2, 4, 8]
     assert read_trace(path, rate=2.5).tolist() == [0, 0.25, 0.5, 1, 2]
     assert read_trace(path, start=1, seconds=4).tolist() == [0, 1, 3]
+    assert read_trace(path, rate=2.0, most=3).tolist() == [0, 0.75, 1.5]
+    path.write_text("1700000001\n1700000000\n1700000004\n")
+    assert read_trace(path).tolist() == [0, 1, 4], "times count from the first arrival"
+    path.write_text("3\n3\n")
+    with pytest.raises(ValueError, match="fewer than two arrivals at different times"):
+        read_trace(path, rate=1.0)
     path.write_text("0\nsoon\n")
     with pytest.raises(ValueError, match="one arrival time in seconds a line"):
         read_trace(path)

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from mimonets import Engine, MIMOFormer, MIMOFormerConfig
+from mimonets._inputs import InputSpec
 from mimonets.serving.batcher import Batcher
 from mimonets.serving.demo import DemoLoad
 from mimonets.serving.jobs import Item
 from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.modes import Mode, ServiceTime
-from mimonets.serving.networks import superposed
+from mimonets.serving.networks import PADDING, Network, Point, superposed
 from mimonets.serving.policy import Policy
 from mimonets.serving.tenants import EVERYONE, Tenant, Tenants
 from mimonets.serving.wishes import RequestError, Wish
@@ -699,6 +700,47 @@ def test_the_window_looks_at_the_last_seconds_only():
     now = 100.0
     assert metrics.window()["offered"] == 1.0
     assert metrics.window()["p50_ms"] == pytest.approx(98.75)
+
+
+def test_graphs_for_short_sequences_are_opened_before_anybody_waits():
+    seen = []
+
+    def run(inputs):
+        seen.append((inputs == PADDING).any())
+        return np.zeros((len(inputs), 2))
+
+    spec = InputSpec(kind="tokens", shape=(6,), vocab_size=5)
+    for takes_short, wanted in ((True, [True, False]), (False, [False])):
+        seen.clear()
+        Network("text", spec, [Point(2, run)], takes_short=takes_short).open()
+        assert seen == wanted
+
+
+def test_two_changes_of_the_load_at_once_start_one_process(monkeypatch):
+    started = []
+
+    class Process:
+        returncode, stdout = None, None
+
+        class stdin:  # noqa: N801
+            write = started.append
+
+            async def drain():
+                pass
+
+    async def start(*arguments, **options):
+        await asyncio.sleep(0.01)
+        started.append("process")
+        return Process()
+
+    async def main():
+        monkeypatch.setattr("asyncio.create_subprocess_exec", start)
+        monkeypatch.setattr(DemoLoad, "_read", lambda self, process: asyncio.sleep(0))
+        demo = DemoLoad("", "")
+        await asyncio.gather(demo.set_rate(1.0), demo.set_rate(2.0))
+
+    asyncio.run(main())
+    assert started == ["process", b"1.0\n", b"2.0\n"]
 
 
 def test_the_load_stops_when_no_page_is_left(monkeypatch):

@@ -26,6 +26,8 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     'digits'
     """
     name, found, rest = text.partition("=")
+    if Path(text).exists() or "/" in name:  # a folder whose name has = in it
+        found = ""
     folders = [_find(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()

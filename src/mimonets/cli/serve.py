@@ -101,6 +101,10 @@ def run(args: Namespace) -> None:
     if args.ray:
         _run_on_ray(args)
         return
+    if args.demo and args.keys:
+        raise ValueError(
+            "--demo sends a load of its own, which has no key: leave out --keys or --demo."
+        )
     server = make_server(args)
     chosen = ", ".join(server.loaders)
     address = f"http://{args.host}:{args.port}"

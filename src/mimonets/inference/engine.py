@@ -287,4 +287,6 @@ def _from_tensor(inputs: Any) -> tuple[Callable[[Array], Any], Array]:
     if torch is None or not isinstance(inputs, torch.Tensor):
         return lambda answer: answer, np.asarray(inputs)
     device = inputs.device
+    if inputs.dtype == torch.bfloat16:  # NumPy has no such numbers: refused by its name
+        raise ValueError("An engine takes float32 images, not bfloat16: pass images.float().")
     return lambda answer: torch.from_numpy(answer).to(device), inputs.detach().cpu().numpy()

@@ -65,14 +65,14 @@ def export(
         inputs: real inputs to compare with PyTorch on; random ones by default.
         input_spec: what an input is, if the model does not know.
         tolerance: largest difference from PyTorch, relative to the largest answer.
-        measure: also time every mode, for the server's service-time model.
+        measure: also time every mode, for the manifest.
         tell: called with a line for each step, for a progress display.
 
     Returns:
         The folder. Raises a ``ValueError`` of one sentence, and writes nothing, if the network
         cannot be exported, is not finite, or an exported mode answers differently.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()  # "." has a parent too
     _check_arguments(folder, formats, max_loss)
     if isinstance(model, str | os.PathLike):
         from mimonets.models import load
@@ -96,8 +96,9 @@ def export(
                 work.measure_accuracy(evaluation)
             if validation is not None:
                 work.calibrate_cascade(list(validation))
+            calibration = list(calibration or ())
             for runtime in runtimes:
-                quantise(work, runtime, list(calibration or ()), list(evaluation or ()), max_loss)
+                quantise(work, runtime, calibration, list(evaluation or ()), max_loss)
             if measure:
                 work.measure_times()
             work.finish(formats)

@@ -59,8 +59,18 @@ class Batcher:
         """Queue a request, or raise RefusedError at once if it could not be answered in time."""
         quota = self.quotas.get(ticket.tenant)
         if quota is not None and self.queued.get(ticket.tenant, 0) + ticket.count > quota:
+            if ticket.count > quota:
+                raise RefusedError(
+                    f"{ticket.count} inputs in one request; the quota is {quota}: send fewer.", None
+                )
             raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
         if self.max_bytes is not None and self.queued_bytes + ticket.size > self.max_bytes:
+            if ticket.size > self.max_bytes:
+                raise RefusedError(
+                    f"{ticket.size} bytes of inputs in one request; at most {self.max_bytes} are "
+                    f"queued: send fewer.",
+                    None,
+                )
             raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
         items = [self._make_item(ticket, row, now) for row in range(ticket.count)]
         elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)

@@ -1,6 +1,7 @@
 """``POST /v1/classify``: image files in, labels and probabilities out."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -36,6 +37,10 @@ BODY = {
 }
 
 
+# Commas of a JSON body: of an image, whose data URL has one, and of everything else together.
+PER_IMAGE, BESIDE = 2, 100
+
+
 def add_classify(app: FastAPI, server: Server) -> None:
     """Add the route."""
 
@@ -52,15 +57,12 @@ def add_classify(app: FastAPI, server: Server) -> None:
         if not isinstance(name, str):
             raise RequestError(400, "model must be a name.")
         counted.name = name
-        wish = read_wish(settings)
+        wish = read_wish(leave_out_foreign(settings))
         found = server.find(name)
         spec = found.network.input_spec
         if spec.kind != "image":
             raise RequestError(400, f"{name} takes token ids, not images: use /v2/models/{name}.")
-        if not 1 <= len(files) <= server.settings.max_inputs:
-            raise RequestError(
-                400, f"{len(files)} images came; 1 to {server.settings.max_inputs} are taken."
-            )
+        _check_count(files, server)
         # One thread for each request: large files of one do not keep those of others waiting.
         decoded = await asyncio.get_running_loop().run_in_executor(
             server.pool, read_images, files, spec, server.settings.max_pixels
@@ -69,6 +71,12 @@ def add_classify(app: FastAPI, server: Server) -> None:
             found, decoded, wish, tenant, Departure(request.receive), begun
         )
         return answer(_labels(ticket, spec))
+
+
+def _check_count(images: Sequence[Any], server: Server) -> None:
+    most = server.settings.max_inputs
+    if not 1 <= len(images) <= most:
+        raise RequestError(400, f"{len(images)} images came; 1 to {most} are taken.")
 
 
 def _labels(ticket: Ticket, spec: InputSpec) -> dict[str, Any]:
@@ -104,14 +112,14 @@ async def _read_request(request: Request, server: Server) -> tuple[list[bytes], 
         return await _read_form(request, server)
     body = await read_request(request, server)
     if kind in ("image/png", "image/jpeg", "application/octet-stream"):
-        query = dict(request.query_params)
-        return [body], {**_words(query), **({"model": query["model"]} if "model" in query else {})}
+        return [body], _words(dict(request.query_params))
     if kind not in ("application/json", ""):
         raise RequestError(415, "Send image/png, image/jpeg, multipart/form-data or JSON.")
-    content = read_json(body)
+    content = read_json(body, most=BESIDE + PER_IMAGE * server.settings.max_inputs)
     images = content.pop("images", None)
     if not isinstance(images, list):
         raise RequestError(400, 'images must be a list of data URLs, "data:image/png;base64,...".')
+    _check_count(images, server)
     return [read_data_url(text) for text in images], content
 
 
@@ -133,19 +141,18 @@ async def _read_form(request: Request, server: Server) -> tuple[list[bytes], dic
                     settings[name] = value
     except Exception as error:
         raise RequestError(400, f"The form cannot be read: {error}") from None
-    model = {"model": settings["model"]} if "model" in settings else {}
-    return files, {**_words(settings), **model}
+    return files, _words(settings)
 
 
 def _words(found: dict[str, str]) -> dict[str, Any]:
     """Read parameters that came as text."""
-    read: dict[str, Any] = {}
-    for name, text in leave_out_foreign(found).items():
-        if text in ("true", "false"):
-            read[name] = text == "true"
-        else:
-            try:
-                read[name] = int(text) if text.isdigit() else float(text)
-            except ValueError:
-                read[name] = text
-    return read
+    return {name: text if name == "model" else _word(text) for name, text in found.items()}
+
+
+def _word(text: str) -> bool | float | str:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text

@@ -53,8 +53,7 @@ class Comparison(Config):
         """Make or read the arrivals at some load; the same for every rule."""
         rate = load * self.slow_capacity
         if self.trace is not None:
-            times = read_trace(self.trace, rate=rate)
-            return times[: self.requests]
+            return read_trace(self.trace, rate=rate, most=self.requests)
         rng = np.random.default_rng(self.seed)
         return WORKLOADS[self.workload](rate, self.requests / rate, rng)
 

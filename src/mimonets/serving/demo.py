@@ -31,6 +31,7 @@ class DemoLoad:
         self.rate = 0.0
         self._pictures = pictures
         self._pages = 0
+        self._changing = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._stopping: asyncio.Future[None] | None = None
@@ -47,6 +48,10 @@ class DemoLoad:
 
     async def set_rate(self, rate: float) -> None:
         """Change the load; starts the process if it does not run."""
+        async with self._changing:  # two at once would start two processes
+            await self._set_rate(rate)
+
+    async def _set_rate(self, rate: float) -> None:
         self.rate = rate
         if self._process is None or self._process.returncode is not None:
             if rate == 0:

@@ -51,6 +51,8 @@ def _decode(file: Any, spec: InputSpec) -> Array:
 
     channels, wanted = spec.shape[0], spec.raw_size
     try:
+        if file.mode.startswith("I"):  # 16 bits per pixel: the high byte, as in training
+            file = Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
         picture = file.convert("L" if channels == 1 else "RGB")
         if wanted is not None and picture.size != wanted[::-1]:
             picture = picture.resize(wanted[::-1], Image.Resampling.BOX)

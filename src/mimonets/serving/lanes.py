@@ -61,11 +61,8 @@ class Lane:
         self._trial = self._tail
 
     def backlog(self) -> float:
-        """Seconds that all that waits takes in the fastest mode, in large batches."""
-        if not self.queue:
-            return 0.0
-        mode = self.policy.modes[self.policy.fastest]
-        return self.policy.correction * mode.time.of(len(self.queue), mode.active_streams)
+        """Seconds that all that waits takes as fast as each input allows."""
+        return self.policy.correction * self._all_that_waits().seconds if self.queue else 0.0
 
     def lateness(
         self, items: Sequence[Item], now: float, free_at: float, elsewhere: float
@@ -78,12 +75,7 @@ class Lane:
         policy = self.policy
         if self.queue and items[0].place < self.queue[-1].place:
             return policy.lateness(self.queue, items, now, free_at, elsewhere)
-        if self._known is not self.queue or self._length != len(self.queue):
-            self._tail = self._new_tail()
-            for item in self.queue:
-                self._tail.add(item)
-            self._known, self._length = self.queue, len(self.queue)
-        self._trial = self._tail.copy()
+        self._trial = self._all_that_waits().copy()
         start, factor = max(now, free_at) + elsewhere, policy.factor
         return max([start + factor * self._trial.add(item) - policy.latest(item) for item in items])
 
@@ -95,6 +87,15 @@ class Lane:
             return
         self.queue += items
         self._tail, self._length = self._trial, len(self.queue)
+
+    def _all_that_waits(self) -> Backlog:
+        """Add up the queue, unless that was done since it last changed."""
+        if self._known is not self.queue or self._length != len(self.queue):
+            self._tail = self._new_tail()
+            for item in self.queue:
+                self._tail.add(item)
+            self._known, self._length = self.queue, len(self.queue)
+        return self._tail
 
     def _new_tail(self) -> Backlog:
         return Backlog(self.policy.modes, self.policy.fastest, self.policy.largest_job)

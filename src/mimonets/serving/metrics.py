@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from mimonets.serving.batcher import Work
 from mimonets.serving.lanes import Ticket
+from mimonets.serving.modes import Mode
 from mimonets.serving.policy import Policy
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -56,8 +57,7 @@ class Metrics:
     def job(self, work: Work, seconds: float) -> None:
         """Count a job; called on the inference thread."""
         name, policy = work.lane.name, work.lane.policy
-        gear = policy.modes[work.job.gear].active_streams
-        self._of(self.compute, name, gear).observe(seconds)
+        self._of(self.compute, name, _label(policy.modes[work.job.gear])).observe(seconds)
         for group in work.job.groups:
             self._of(self.active, name).observe(len(group.items))
         self._of(self.safety, name).set(policy.safety)
@@ -80,12 +80,13 @@ class Metrics:
     def answered(self, name: str, ticket: Ticket, policy: Policy) -> None:
         """Count an answered request."""
         now = self._clock()
-        modes = [policy.modes[answer.mode].active_streams for answer in ticket.answers if answer]
-        slowest = max(modes)
-        self._of(self.latency, name, slowest).observe(now - ticket.arrival)
+        modes = [policy.modes[answer.mode] for answer in ticket.answers if answer]
+        fastest = min(modes, key=lambda mode: mode.cost)
+        self._of(self.latency, name, _label(fastest)).observe(now - ticket.arrival)
         for mode in modes:
-            self._of(self.inputs, name, mode).inc()
-        self.recent.append((now, now - ticket.arrival, slowest))
+            self._of(self.inputs, name, _label(mode)).inc()
+        most_active = max(mode.active_streams for mode in modes)
+        self.recent.append((now, now - ticket.arrival, most_active))
 
     def _of(self, metric: Any, *labels: object) -> Any:
         """Give a metric with labels, found once: looking them up takes as long as counting."""
@@ -110,3 +111,8 @@ class Metrics:
             found["p99_ms"] = float(1000 * np.percentile(latencies, 99))
             found["active_streams"] = float(np.mean([entry[2] for entry in recent]))
         return found
+
+
+def _label(mode: Mode) -> str:
+    """Name a mode in metrics: its active streams, or which network or resolution it is."""
+    return mode.name.removesuffix(" active") or str(mode.active_streams)

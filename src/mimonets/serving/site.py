@@ -65,7 +65,7 @@ def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None
     @app.post("/v1/demo/load", include_in_schema=False)
     async def load(request: Request) -> Response:
         authorise(request, server)
-        rate = read_json(await read_request(request, server)).get("rate")
+        rate = read_json(await read_request(request, server), most=10).get("rate")
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise RequestError(400, "rate must be a number.")
         if not 0 <= rate <= demo.max_rate:

@@ -97,7 +97,7 @@ def check_inputs(tensor: Array, spec: InputSpec, *, takes_short: bool) -> Array:
     fits = tensor.ndim == len(spec.shape) + 1 and tensor.shape[1:-1] == spec.shape[:-1]
     length, longest = tensor.shape[-1] if tensor.ndim else 0, spec.shape[-1]
     if not fits or not 1 <= length <= longest or (length < longest and not takes_short):
-        raise _wrong_shape(tensor, spec)
+        raise _wrong_shape(tensor, spec, " up to" if takes_short else "")
     highest = spec.vocab_size
     if tensor.min() < 0 or (highest is not None and tensor.max() >= highest):
         raise RequestError(400, f"Token ids must lie between 0 and {(highest or 0) - 1}.")
@@ -148,6 +148,7 @@ def make_ticket(
         limit = _fastest_mode(wish, policy)
     except ValueError as error:
         raise RequestError(400, str(error)) from None
+    alone = _is_alone(wish, policy)
     return Ticket(
         inputs=inputs,
         count=len(inputs),
@@ -155,9 +156,9 @@ def make_ticket(
         deadline=now + (wish.timeout or slo),
         tenant=tenant,
         shares=shares,
-        limit=0 if wish.deterministic else limit,
+        limit=0 if alone else limit,
         least=limit if wish.superpose else 0,
-        alone=wish.deterministic,
+        alone=alone,
         priority=wish.priority,
         cascade=wish.cascade,
         size=inputs.nbytes,
@@ -172,13 +173,23 @@ def _fastest_mode(wish: Wish, policy: Policy) -> int:
     """
     sizes = {mode.active_streams for mode in policy.modes}
     max_active, most = wish.max_active, policy.fastest
-    if wish.pace == "slow":
-        max_active, most = 1, 0
+    if wish.pace == "slow" or _is_alone(wish, policy):
+        max_active, most = None, 0
     elif wish.pace == "normal" and len(sizes) > 1:
         max_active = max(min(sizes), max(sizes) // 2)
     elif wish.pace == "normal":
         most = policy.fastest // 2
     return min(most, policy.limit(max_active=max_active, min_accuracy=wish.min_accuracy))
+
+
+def _is_alone(wish: Wish, policy: Policy) -> bool:
+    """Tell whether nobody may share its pass: it says so, or no mode has so few inputs.
+
+    The mode with one input is not served where another one is as accurate and cheaper.
+    """
+    most = 1 if wish.pace == "slow" else wish.max_active
+    fewest = min(mode.active_streams for mode in policy.modes)
+    return wish.deterministic or (most is not None and most < fewest)
 
 
 def how(ticket: Ticket, policy: Policy) -> dict[str, Any]:
@@ -214,10 +225,10 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
 
 
-def _wrong_shape(tensor: Array, spec: InputSpec) -> RequestError:
-    return RequestError(
-        400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {tensor.shape}."
-    )
+def _wrong_shape(tensor: Array, spec: InputSpec, at_most: str = "") -> RequestError:
+    *sides, last = map(str, spec.shape)
+    wanted = ", ".join(["inputs", *sides, f"{at_most} {last}".strip()])
+    return RequestError(400, f"Inputs must be ({wanted}), not {tensor.shape}.")
 
 
 def _number(parameters: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
