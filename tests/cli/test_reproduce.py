@@ -90,6 +90,40 @@ def test_runs_of_an_earlier_result_are_kept(capsys, tmp_path):
     assert json.loads(path.read_text()) == kept
 
 
+def test_a_result_is_not_replaced_by_one_of_other_runs(capsys, tmp_path):
+    published = json.loads((ROOT / "results" / "lra-cpu.json").read_text())
+    path = tmp_path / "lra-cpu.json"
+    path.write_text(json.dumps(published))
+    where = ("lra-cpu", "--runs", str(tmp_path / "none"), "--out", str(tmp_path))
+    code, _, err = run(capsys, *where, "--scale", "0.5")
+    assert code == 2
+    assert "was trained with --scale 1, and would be replaced by one with 0.5" in err
+    published["runs"][0]["trial"] = "no-longer-there"
+    path.write_text(json.dumps(published))
+    for more in (("--add",), ("--add", "--report"), ()):
+        code, _, err = run(capsys, *where, *more)
+        assert code == 2
+        assert "has runs of no-longer-there, which is no trial of lra-cpu any more" in err
+    assert json.loads(path.read_text()) == published
+
+
+@pytest.mark.parametrize(
+    "option", [("--only", "x"), ("--add",), ("--compile",), ("--scale", "0.5")]
+)
+def test_options_of_training_are_refused_where_nothing_is_trained(capsys, tmp_path, option):
+    code, _, err = run(capsys, "cost-mimoconv", *option, "--out", str(tmp_path))
+    assert code == 2
+    assert f"cost-mimoconv trains nothing: leave out {option[0]}" in err
+
+
+def test_runs_of_former_names_are_not_lost(capsys, tmp_path):
+    published = json.loads((ROOT / "results" / "synthetic.json").read_text())
+    (tmp_path / "synthetic.json").write_text(json.dumps(published))
+    where = ("--runs", str(tmp_path / "none"), "--out", str(tmp_path))
+    code, _, err = run(capsys, "synthetic", "--report", "--add", *where)
+    assert (code, "would be lost" in err) == (0, False)
+
+
 def test_runs_of_other_results_count_too(capsys, tmp_path):
     published = json.loads((ROOT / "results" / "mnist-map.json").read_text())
     (tmp_path / "mnist-map.json").write_text(json.dumps(published))

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from mimonets.data import DATASETS, DataConfig, DataSet, ImageSet, SequenceSet, Splits, load_data
+from mimonets.data.registry import split_batches
 from mimonets.data.sets import hold_out
 
 
@@ -122,6 +123,9 @@ def test_images_to_evaluate_on_are_not_listed_class_by_class(tmp_path):
     data = load_data(DataConfig(name="folder", dir=str(tmp_path), validation=20))
     for part in (data.validation, data.test):
         assert (part.labels[1:] != part.labels[:-1]).sum() > 5
+    config = DataConfig(name="folder", dir=str(tmp_path), validation=20)
+    labels = torch.cat([labels for *_, labels in split_batches(config, "train")])
+    assert (labels[1:] != labels[:-1]).sum() > 5
 
 
 def test_grey_images_stay_grey_and_test_folders_are_kept(tmp_path):

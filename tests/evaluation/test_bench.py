@@ -8,6 +8,7 @@ from torch import nn
 
 from mimonets import MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
 from mimonets.evaluation import BenchSettings, bench
+from mimonets.models import GearedWideResNetConfig
 
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
@@ -39,6 +40,31 @@ def test_modes_can_be_chosen_and_plain_networks_have_one():
     plain = bench(WideResNetConfig(depth=10, width=1, image_size=8), settings=QUICK)
     assert [timing.name for timing in plain.timings] == ["WideResNet-10-1, 1 active"]
     assert plain.baselines == []
+
+
+def test_networks_of_one_name_are_all_timed():
+    tiles = replace(TINY, binding="tiles", stem_stride=2, image_size=16)
+    result = bench([tiles, replace(TINY, image_size=16)], [2], QUICK)
+    assert list(result.modes) == [
+        "MIMOConv-10-1 (N=2), 2 active",
+        "MIMOConv-10-1 (N=2) #2, 2 active",
+    ]
+    assert {"MIMOConv-10-1 (N=1)", "MIMOConv-10-1 (N=1) #2"} <= set(result.baselines)
+
+
+def test_networks_of_different_inputs_do_not_race():
+    with pytest.raises(ValueError, match=r"take the same inputs, but .* takes \(3, 8, 8\) and"):
+        bench([TINY, replace(TINY, image_size=16)], [2], QUICK)
+
+
+def test_every_gear_is_timed():
+    config = GearedWideResNetConfig(
+        depth=10, width=1, image_size=8, widths=(1.0, 0.5), shrinks=(1, 1)
+    )
+    assert [name.rpartition(", ")[2] for name in bench(config, settings=QUICK).modes] == [
+        "gear 1",
+        "gear 2",
+    ]
 
 
 def test_tied_lanes_are_timed_channels_last():

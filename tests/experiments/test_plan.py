@@ -81,6 +81,12 @@ def test_a_plan_of_ones_own_is_one_file(tmp_path):
         ("trials:", "averages: [7]\ntrials:", "average 1 must hold keys and values"),
         ("trials:", "differences: [{title: a, of: b}]\ntrials:", "difference 1: 'from' is missing"),
         ("title", "{", "plan mine is no YAML"),
+        ("seeds: 2", "teacher: nobody", "small: teacher='nobody' must be the name of an earlier"),
+        (
+            "seeds: 2",
+            "teacher: 'digits-mimoconv-n4,epochs=10,taught'",
+            "must be the name of an earlier trial",
+        ),
     ],
 )
 def test_a_mistake_in_a_plan_is_named(tmp_path, old, new, message):

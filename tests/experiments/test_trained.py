@@ -174,6 +174,9 @@ def test_a_difference_is_taken_seed_by_seed_and_needs_both_of_its_trials():
     apart = difference_row(Difference("net - plain", "net", "plain", paper=-6.0), rows)
     assert apart.verdict == "differs"
     assert difference_row(Difference("a", "missing", "plain"), rows).verdict == "not run"
+    longer = row("longer", 90.0, 80.0, 100.0, 40.0)  # a seed that the other does not have
+    found = difference_row(Difference("a", "longer", "plain"), [*rows, longer])
+    assert (found.ours, found.seeds) == (34.0, 3)
     with pytest.raises(ValueError, match="names 'other', which is no row: it must be one of net"):
         difference_row(Difference("a", "net", "other"), rows)
 
@@ -232,6 +235,14 @@ def test_without_its_teacher_a_trial_is_left_out_and_the_others_go_on(tmp_path):
     assert "left out small,taught/seed-0: its teacher diverged" in told
     assert [row.verdict for row in rows][2] == "not run"
     assert rows[4].ours is not None
+
+
+def test_a_damaged_measurement_is_named(tmp_path):
+    small = replace(PLAN, trials=(replace(TRIAL, seeds=(0,)),))
+    measure_plan(small, RunOptions(runs=tmp_path))
+    (tmp_path / "small" / "seed-0" / "test.json").write_text('{"modes"')
+    with pytest.raises(ValueError, match=r"seed-0/test.json is damaged .* measured again"):
+        measure_plan(small, RunOptions(runs=tmp_path, train=False))
 
 
 def test_a_finished_run_of_another_recipe_is_not_taken_for_this_one(tmp_path):

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import mimonets as mn
 from mimonets.data import (
@@ -32,6 +34,8 @@ from mimonets.recipes.execute import (
     split_batches,
     taste,
 )
+from mimonets.training import TrainConfig
+from mimonets.training.identity import Identity
 from mimonets.training.launch import image_problems
 
 
@@ -312,6 +316,23 @@ def test_a_finished_run_comes_back_for_its_own_recipe_only(tmp_path, monkeypatch
     with pytest.raises(ValueError, match="was started with another recipe: .*train.lr"):
         run_recipe(other, tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="already holds a run"):
+        run_recipe(recipe, tmp_path / "run")
+
+
+def test_data_that_a_folder_is_may_not_change_on_the_way(tmp_path):
+    identities = {}
+    for name, folder in (("npz", "a"), ("npz", "b"), ("cifar10", "a"), ("cifar10", "b")):
+        data = DataConfig(name=name, dir=str(tmp_path / folder))
+        identities[name, folder] = Identity.of(nn.Linear(1, 1), TrainConfig(), {"data": data})
+    for name, refused in (("npz", True), ("cifar10", False)):
+        first, other = identities[name, "a"], identities[name, "b"]
+        with pytest.raises(ValueError, match=r"data\.dir") if refused else nullcontext():
+            other.check(first.settings, tmp_path)
+
+
+def test_a_model_of_images_does_not_train_on_sequences(tmp_path):
+    recipe = load_recipe("digits-mimoconv-n4", ["data.name=recall"])
+    with pytest.raises(ValueError, match="mimoconv takes images, and recall has token ids"):
         run_recipe(recipe, tmp_path / "run")
 
 

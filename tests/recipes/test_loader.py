@@ -142,6 +142,12 @@ def test_every_mistake_is_reported_at_once(overrides, messages):
     assert "\n" not in str(error.value)
 
 
+def test_a_name_that_is_a_number_may_be_written_as_one():
+    assert load_recipe("digits-mimoconv-n4", ["train.precision=32"]).train.precision == "32"
+    with pytest.raises(ValueError, match=r"train\.precision: expected a Literal"):
+        load_recipe("digits-mimoconv-n4", ["train.precision=16"])
+
+
 def test_an_unknown_recipe_gets_a_suggestion():
     with pytest.raises(ValueError, match="did you mean 'cifar100-mimoconv-n4'.*mimonets recipes"):
         load_recipe("cifar100-mimoconv-n44")

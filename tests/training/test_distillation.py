@@ -1,5 +1,6 @@
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -174,6 +175,20 @@ def test_features_of_a_superposed_network_are_compared_where_they_are_read_out(s
     assert features[0].shape[0] == 8
     expected = soft_loss(logits, original(images), None, 4.0)
     assert_close(loss, expected + 0.5 * similarity_loss(features[0][:7], wanted))
+
+
+def test_a_teacher_of_another_task_is_refused():
+    student = tiny_conv()
+    classes = replace(student.config, num_classes=student.config.num_classes + 1)
+    with pytest.raises(
+        ValueError, match=r"The teacher tells \d+ classes apart and the network \d+"
+    ):
+        make_teacher(student, tiny_config(), CPU, type(student)(classes))
+    tokens = mn.Transformer(mn.TransformerConfig(depth=1, heads=1, head_dim=4, dim=4))
+    with pytest.raises(ValueError, match="The teacher takes token ids and the network images"):
+        make_teacher(student, tiny_config(), CPU, tokens)
+    with pytest.raises(ValueError, match="distill_features is for a teacher"):
+        make_teacher(student, tiny_config(distill_features=1.0), CPU)
 
 
 def test_features_need_a_classifier():

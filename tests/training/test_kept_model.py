@@ -67,7 +67,8 @@ def test_the_last_is_kept_on_request_and_without_validation_data(tmp_path, monke
     assert (tmp_path / "last/best").is_dir()
     result = train(tiny_conv(), TinyBatches(), tiny_config(), run_dir=tmp_path / "none")
     assert len(calls) == 2
-    assert (result.keep, result.best_dir, result.final) == ("last", None, {})
+    assert (result.keep, result.final) == ("last", {})
+    assert not (result.run_dir / "best").exists()
     assert result.training == {name: result.history[-1][name] for name in ("loss", "accuracy")}
     with pytest.raises(ValueError, match="keep=best chooses .* there is none: hold some out"):
         train(tiny_conv(), TinyBatches(), tiny_config(keep="best"), run_dir=tmp_path / "refused")

@@ -43,7 +43,7 @@ def test_a_model_learns_and_its_record_is_complete(tmp_path):
     assert result.final[2]["total"] == 24
     assert (result.steps, result.skipped, result.not_finite) == (36, 0, 0)
     assert same_weights(mn.load(result.model_dir), model)
-    assert mn.load(result.best_dir).num_streams == 2
+    assert mn.load(result.run_dir / "best").num_streams == 2
     recipe = (tmp_path / "run/recipe.yaml").read_text()
     assert "name: tiny" in recipe
     assert "kind: mimoconv" in recipe

@@ -41,15 +41,16 @@ def run(args: Namespace) -> None:
 
 
 def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -> "Table":
-    """Lay out MMACs per input: one row per mode, one column per part."""
+    """Lay out MMACs per input: one row per mode or gear, one column per part."""
     from rich.table import Table
 
     table = Table(title=f"{title}\nMMAC per input, {CONVENTIONS[convention]}")
-    table.add_column("active streams", justify="right")
+    point = "gear" if "gear" in rows[0] else "active_streams"
+    table.add_column(point.replace("_", " "), justify="right")
     for part in rows[0][convention]:
         table.add_column(part, justify="right", style="bold" if part == "total" else None)
     for row in rows:
-        table.add_row(str(row["active_streams"]), *map(mmac, row[convention].values()))
+        table.add_row(str(row[point]), *map(mmac, row[convention].values()))
     return table
 
 

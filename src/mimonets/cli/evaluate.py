@@ -12,8 +12,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="accuracy of a trained model in every mode",
-        description="Measure a run's model on the test data: accuracy with its 95 % "
-        "interval, by position in the group, calibration, and what the mode costs.",
+        description="Measure a run's model on the test data, in every mode or gear: accuracy with "
+        "its 95 % interval, by position in the group, calibration, and what it costs.",
     )
     parser.add_argument("folder", metavar="DIR", help="a run's folder")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test")
@@ -44,6 +44,7 @@ def run(args: Namespace) -> None:
         which=which,
         device=args.device,
     )
+    geared = getattr(read_run(args.folder).model, "num_gears", 1) > 1
     if args.json:
         print_json(
             {
@@ -51,7 +52,12 @@ def run(args: Namespace) -> None:
                 "model": which,
                 "split": args.split,
                 "modes": [
-                    {**found.as_dict(), "macs_per_input": macs} for _, found, macs in measured
+                    {
+                        **({"gear": point} if geared else {}),
+                        **found.as_dict(),
+                        "macs_per_input": macs,
+                    }
+                    for point, found, macs in measured
                 ],
             }
         )
@@ -59,5 +65,10 @@ def run(args: Namespace) -> None:
     found = {mode: accuracy for mode, accuracy, _ in measured}
     costs = {mode: macs for mode, _, macs in measured}
     make_console().print(
-        accuracy_table(f"{args.folder}, {which} model, {args.split} data", found, costs)
+        accuracy_table(
+            f"{args.folder}, {which} model, {args.split} data",
+            found,
+            costs,
+            points="gear" if geared else "active streams",
+        )
     )

@@ -80,6 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"mimonets {args.command}: error: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "not enough memory" not in str(error):
+            raise
+        print(
+            f"mimonets {args.command}: error: there is not enough memory for this: choose a "
+            f"smaller network or batch.",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt as stop:
         how = "--resume resumes it." if args.command == "train" else "The same command resumes it."
         saved = getattr(stop, "saved", None)  # training says what it saved

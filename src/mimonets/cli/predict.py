@@ -83,10 +83,7 @@ def _load(name: str) -> Any:
         folder = choose_model(folder)[1]
     if folder.is_dir():
         return mimonets.load(folder)
-    create = getattr(mimonets, "create", None)
-    if create is None:
-        raise ValueError(f"There is no folder {name}: give that of a run or of a saved model.")
-    return create(name, pretrained=True)
+    return mimonets.create(name, pretrained=True)
 
 
 def _described(model: Any, args: Namespace) -> Any:

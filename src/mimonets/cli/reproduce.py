@@ -107,8 +107,11 @@ def run(args: Namespace) -> None:
             f"reproduce {experiment.name}` where there is one; --commands shows the "
             f"{len(experiment.commands)} commands in it, --anyway starts them on this machine."
         )
-    if args.scale != 1 and not experiment.commands:
-        raise ValueError(f"{experiment.name} trains nothing: leave out --scale.")
+    trains = {"--scale": args.scale != 1, "--only": args.only, "--add": args.add}
+    trains |= {"--compile": args.compile}
+    for option in (name for name, given in trains.items() if given and not experiment.commands):
+        raise ValueError(f"{experiment.name} trains nothing: leave out {option}.")
+    check_result_stays(experiment, args)
     options = RunOptions(
         runs=Path(args.runs),
         data_dir=None if args.data_dir is None else Path(args.data_dir),
@@ -133,11 +136,40 @@ def run(args: Namespace) -> None:
         make_console().print(record_table(record))
 
 
+def check_result_stays(experiment: Any, args: Namespace) -> None:
+    """Refuse, before anything is trained, to replace a result by one of other runs."""
+    path = Path(args.out) / f"{experiment.name}.json"
+    earlier = experiment.runs_in(Path(args.out))
+    if args.only or not earlier:
+        return
+    scale = experiment.result_in(Path(args.out)).get("scale", 1.0)
+    if scale != args.scale:
+        raise ValueError(
+            f"{path} was trained with --scale {scale:g}, and would be replaced by one with "
+            f"{args.scale:g}: choose another --out."
+        )
+    known = {name for trial in experiment.plan.scaled(scale).trials for name in trial.names}
+    foreign = [run["trial"] for run in earlier if run["trial"] not in known]
+    if foreign:
+        raise ValueError(
+            f"{path} has runs of {foreign[0]}, which is no trial of {experiment.name} any more: it "
+            f"would lose them, so choose another --out."
+        )
+
+
 def check_nothing_is_lost(experiment: Any, record: dict[str, Any], folder: Path) -> None:
     """Refuse to replace a result in the folder by one without some of its runs."""
-    here = {(run["trial"], run["seed"]) for run in record.get("runs", [])}
-    earlier = experiment.runs_in(folder)
-    gone = [run for run in earlier if (run["trial"], run["seed"]) not in here]
+    now = {
+        name: trial.name
+        for trial in experiment.plan.scaled(record["scale"]).trials
+        for name in trial.names
+    }
+
+    def key(run: dict[str, Any]) -> tuple[str, int]:
+        return now.get(run["trial"], run["trial"]), run["seed"]
+
+    here = {key(run) for run in record.get("runs", [])}
+    gone = [run for run in experiment.runs_in(folder) if key(run) not in here]
     if gone:
         raise ValueError(
             f"{len(gone)} runs of {folder / experiment.name}.json are not in --runs, such as "

@@ -94,6 +94,8 @@ def split_batches(
     data = getattr(splits, split)
     if data is None:
         raise ValueError(f"{config.name} has no {split} data: choose another split.")
+    if split == "train" and DATASETS[config.name].by_class:  # the others are mixed already
+        data = mix(data, seed=config.seed)
     statistics = None
     if isinstance(data, ImageSet):
         if spec is not None and spec.mean is not None and spec.deviation is not None:

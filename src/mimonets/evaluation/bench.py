@@ -104,21 +104,42 @@ def bench(
         torch.set_num_threads(settings.threads)
     if settings.keep_memory:
         keep_freed_memory()
-    entries: dict[str, tuple[nn.Module, int, Any]] = {}
+    entries: dict[str, tuple[Any, int, Any]] = {}
     others: dict[str, nn.Module] = {}
+    named: dict[str, int] = {}  # how many of the models have this name
     for network in models if isinstance(models, list | tuple) else [models]:
         model = build(network, settings)
+        name = name_of(model)
+        named[name] = named.get(name, 0) + 1
+        name += f" #{named[name]}" if named[name] > 1 else ""
+        if getattr(model, "num_gears", 1) > 1:
+            for gear in range(1, model.num_gears + 1):
+                entries[f"{name}, gear {gear}"] = (model.in_gear(gear), 1, model.in_gear(gear))
+            continue
         for wanted in modes or default_modes(model.num_streams):
             mode = check_active_streams(wanted, model.num_streams)
-            entries[f"{name_of(model)}, {mode} active"] = (model, mode, _described(model))
+            entries[f"{name}, {mode} active"] = (model, mode, _described(model))
         for alternative in alternatives_of(model):
             other = build(alternative, settings)
-            others.setdefault(name_of(other), other)
+            same = [one for one in others.values() if _described(one) == _described(other)]
+            number = sum(name_of(one) == name_of(other) for one in others.values())
+            if not same:
+                others[name_of(other) + (f" #{number + 1}" if number else "")] = other
     own = {name: mode for name, (_, mode, _) in entries.items()}
     entries |= {name: (other, 1, _described(other)) for name, other in others.items()}
 
-    first: Any = next(iter(entries.values()))[0]  # all of them take inputs like these
-    inputs = _place_inputs(first.example_inputs(settings.batch_size), settings)
+    examples = {
+        name: model.example_inputs(settings.batch_size) for name, (model, *_) in entries.items()
+    }
+    first = next(iter(examples))
+    for name, example in examples.items():
+        if example.shape != examples[first].shape:
+            raise ValueError(
+                f"Networks that are raced take the same inputs, but {first} takes "
+                f"{tuple(examples[first].shape[1:])} and {name} takes {tuple(example.shape[1:])}: "
+                f"time them one by one."
+            )
+    inputs = _place_inputs(examples[first], settings)
     contenders = [
         _contender(name, model, inputs, mode, settings)
         for name, (model, mode, _) in entries.items()

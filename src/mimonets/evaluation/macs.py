@@ -81,8 +81,14 @@ def count_macs(model: Model | nn.Module | Any, active_streams: int | None = None
 def count_modes(
     model: Model | nn.Module | Any, modes: Iterable[int | None] | None = None
 ) -> list[Cost]:
-    """Count the cost of several modes; by default :func:`default_modes`, from slow to fast."""
-    hollow = _hollow(model)
+    """Count the cost of several modes; by default :func:`default_modes`, from slow to fast.
+
+    Of a network with gears it is the cost of every gear.
+    """
+    hollow: Any = _hollow(model)
+    if getattr(hollow, "num_gears", 1) > 1:
+        gears = range(1, hollow.num_gears + 1)
+        return [_count(hollow.in_gear(gear), 1, 1) for gear in gears]
     streams = getattr(hollow, "num_streams", 1)
     return [_count(hollow, mode, streams) for mode in modes or default_modes(streams)]
 

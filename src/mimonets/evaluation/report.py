@@ -63,11 +63,14 @@ def shares_line(result: BenchResult) -> str:
 
 
 def accuracy_table(
-    title: str, found: Mapping[int, ModeAccuracy], costs: Mapping[int, float]
+    title: str,
+    found: Mapping[int, ModeAccuracy],
+    costs: Mapping[int, float],
+    points: str = "active streams",
 ) -> Table:
-    """Lay out accuracy by mode, with how sure we are of it and what it costs."""
+    """Lay out accuracy by mode or gear, with how sure we are of it and what it costs."""
     table = Table(title=title)
-    for name in ("active streams", "accuracy", "95 % interval", "by position", "loss"):
+    for name in (points, "accuracy", "95 % interval", "by position", "loss"):
         table.add_column(name, justify="right")
     table.add_column("calibration error", justify="right")
     table.add_column("MMAC/input", justify="right")

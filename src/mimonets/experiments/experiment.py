@@ -61,12 +61,17 @@ class Experiment:
 
     def runs_in(self, folder: Path) -> list[Record]:
         """Read the runs that a result in the folder is made of; none if there is no result."""
+        return list(self.result_in(folder).get("runs", []))
+
+    def result_in(self, folder: Path) -> Record:
+        """Read the result in a folder; empty if there is none."""
         path = folder / f"{self.name}.json"
         if not path.exists():
-            return []
+            return {}
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            return [run for run in record.get("runs", []) if {"trial", "seed"} <= run.keys()]
+            runs = [run for run in record.get("runs", []) if {"trial", "seed"} <= run.keys()]
+            return {**record, "runs": runs}
         except (OSError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{path} is no result of `mimonets reproduce` ({first_line(error)}): move it away, "

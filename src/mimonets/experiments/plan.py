@@ -213,10 +213,18 @@ def _load(name: str, text: str) -> Plan:
         _check(f"{where}, average {number}", average, AVERAGE_KEYS, ("title", "over"))
     for number, one in enumerate(differences, start=1):
         _check(f"{where}, difference {number}", one, DIFFERENCE_KEYS, ("title", "of", "from"))
+    made = tuple(_trial(where, {**shared, **trial}) for trial in trials)
+    for number, trial in enumerate(made):
+        before = [one.name for one in made[:number]]
+        if trial.teacher and trial.teacher not in before:
+            raise ValueError(
+                f"{where}, {trial.title}: teacher={trial.teacher!r} must be the name of an earlier "
+                f"trial{did_you_mean(trial.teacher, before)}, which is its recipe and changes."
+            )
     return Plan(
         name=name,
         **{key: content[key] for key in DESCRIPTION if key in content},
-        trials=tuple(_trial(where, {**shared, **trial}) for trial in trials),
+        trials=made,
         averages=tuple(
             Average(**{**one, "paper": _value(where, one["paper"]) if "paper" in one else None})
             for one in averages
@@ -235,7 +243,7 @@ def _check(where: str, content: object, known: Keys, needed: tuple[str, ...] = (
     problems = [
         f"unknown key {key!r}{did_you_mean(str(key), known)}" for key in content if key not in known
     ]
-    problems += [f"{key!r} is missing" for key in needed if content.get(key) in (None, "")]
+    problems += [f"{key!r} is missing" for key in needed if content.get(key) in (None, "", [])]
     problems += [
         f"{key!r} must be of type {' or '.join(one.__name__ for one in _types(known[key]))}, not "
         f"{shorten(repr(value), 40)}"

@@ -16,7 +16,7 @@ from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.experiments.uncertain import measure_uncertainty, uncertainty_rows
 from mimonets.recipes import data_settings
-from mimonets.recipes.execute import measure_gears, measure_run, run_recipe
+from mimonets.recipes.execute import measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
@@ -81,11 +81,7 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
     kind = "gears" if trial.gears else "modes"
     missing = [one for one in trial.gears or trial.modes if str(one) not in tested.get(kind, {})]
     if missing:
-        measured = (
-            measure_gears(folder, "test", data)
-            if trial.gears
-            else measure_run(folder, "test", missing, data)
-        )
+        measured = measure_run(folder, "test", missing, data)
         found = {str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured}
         tested = {"environment": environment(), kind: {**tested.get(kind, {}), **found}}
         write_text(folder / "test.json", json.dumps(tested, indent=1) + "\n")
@@ -218,7 +214,7 @@ def average_row(average: Average, rows: list[Row]) -> Row:
     by_seed = {seed: fmean(row.by_seed[seed] for row in parts) for seed in _seeds_of_all(parts)}
     return accuracy_row(
         average.title,
-        fmean(means) if complete else None,
+        fmean(by_seed.values() or means) if complete else None,
         mean_and_deviation(list(by_seed.values()))[1] if complete else None,
         seeds=min((row.seeds or 0 for row in parts), default=0),
         by_seed=by_seed,
@@ -231,9 +227,10 @@ def average_row(average: Average, rows: list[Row]) -> Row:
 
 
 def difference_row(difference: Difference, rows: list[Row]) -> Row:
-    r"""Subtract the means of two rows; the spread is that of the differences seed by seed.
+    r"""Average the differences of two rows, seed by seed, over the seeds that both have.
 
-    .. math:: d = \bar a - \bar b, \qquad s_d^2 = \frac{1}{n - 1} \sum_i (a_i - b_i - d)^2
+    .. math:: d = \frac{1}{n} \sum_i (a_i - b_i), \qquad
+        s_d^2 = \frac{1}{n - 1} \sum_i (a_i - b_i - d)^2
     """
     named = {row.what: row for row in rows}
     wrong = [title for title in (difference.of, difference.above) if title not in named]
@@ -249,12 +246,12 @@ def difference_row(difference: Difference, rows: list[Row]) -> Row:
     return Row(
         difference.title,
         "points",
-        None if a.ours is None or b.ours is None else a.ours - b.ours,
+        fmean(by_seed.values()) if by_seed else None,
         difference.paper,
         tolerance=same_within(noise),
         noise=noise,
         deviation=spread,
-        seeds=min(a.seeds or 0, b.seeds or 0),
+        seeds=len(by_seed),
         scaled_down=a.scaled_down or b.scaled_down,
         diverged=a.diverged + b.diverged,
         by_seed=by_seed,
@@ -273,7 +270,12 @@ def run_folder(trial: Trial, seed: int, runs: Path) -> Path:
 
 
 def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): delete it, and what it says is measured again."
+        ) from None
 
 
 def _label(trial: Trial, seed: int) -> str:

@@ -37,18 +37,13 @@ def quantise(
     write = _OnnxWriter(work) if runtime == "onnxruntime" else _OpenVinoWriter(work)
     batches = [_parts(batch) for batch in calibration]
     modes = [mode.active_streams for mode in work.manifest.modes]
-    left_in_float: dict[int, list[str]] = {}
-
-    def write_mode(mode: int, fraction: float) -> None:
-        work.tell(f"int8 for {runtime}, {mode} active, {fraction:.0%} of the layers in float")
-        left_in_float[mode] = write(mode, batches, fraction)
-
-    for mode in modes:  # a folder is opened only if it has the graphs of all modes
-        write_mode(mode, FRACTIONS[0])
+    # All modes first: a folder without the graphs of one is not opened.
+    left_in_float = {mode: write(mode, batches, FRACTIONS[0]) for mode in modes}
     for mode in modes:
         for fraction in FRACTIONS:
+            work.tell(f"int8 for {runtime}, {mode} active, {fraction:.0%} of the layers in float")
             if fraction != FRACTIONS[0]:
-                write_mode(mode, fraction)
+                left_in_float[mode] = write(mode, batches, fraction)
             work.add(name, {str(m): write.graphs[m] for m in modes}, *write.more)
             accuracy = work.accuracy_of(f"{runtime}-int8", evaluation, mode)
             loss = 100 * (work.manifest.mode(mode).accuracy["float32"] - accuracy)

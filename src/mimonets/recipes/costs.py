@@ -37,12 +37,16 @@ def settings_digest(recipe: str) -> str:
 def count_costs(
     recipe_or_folder: str, overrides: Sequence[str] = (), modes: Iterable[int | None] | None = None
 ) -> Rows:
-    """Count what a network costs, by default in its usual modes."""
+    """Count what a network costs, by default in its usual modes; or in every gear."""
     from mimonets.evaluation import count_modes
     from mimonets.evaluation.report import cost_dict
     from mimonets.recipes.loader import model_config
 
-    return cost_dict(count_modes(model_config(recipe_or_folder, overrides), modes))
+    model = model_config(recipe_or_folder, overrides)
+    rows = cost_dict(count_modes(model, modes))
+    if getattr(model, "num_gears", 1) > 1:
+        return [{"gear": gear, **row} for gear, row in enumerate(rows, start=1)]
+    return rows
 
 
 def write_costs(path: Path) -> None:

@@ -63,6 +63,14 @@ def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> 
     """Say what the model takes and how raw data becomes it, for whoever gets its weights."""
     data = batches.data
     labels = data.class_names
+    if isinstance(batches, SequenceBatches) != hasattr(recipe.model, "vocab_size"):
+        takes, has = ("token ids", "images")
+        if isinstance(batches, SequenceBatches):
+            takes, has = has, takes
+        raise ValueError(
+            f"{recipe.kind} takes {takes}, and {recipe.data.name} has {has}: choose other data, or "
+            f"a recipe for them."
+        )
     if isinstance(batches, SequenceBatches):
         pair = (2,) if batches.data.is_pairs else ()
         shape = (*pair, recipe.model.max_length)
@@ -196,27 +204,24 @@ def measure_run(
 ) -> list[tuple[int, ModeAccuracy, float]]:
     """Measure a run's model: active streams, accuracy and MACs per input, mode by mode.
 
+    Of a network with gears (:class:`~mimonets.models.GearedWideResNet`) it is gear by gear.
+
     Args:
         which: best or last; by default what the recipe says, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
     model, batches = open_run(folder, split, overrides, which, device)
+    if getattr(model, "num_gears", 1) > 1:
+        chosen = [mode or model.num_gears for mode in modes or range(1, model.num_gears + 1)]
+        gears = {gear: model.in_gear(gear) for gear in chosen}
+        return [
+            (gear, evaluate(network, batches)[1], count_macs(network).paper)
+            for gear, network in gears.items()
+        ]
     wanted = modes or default_modes(model.num_streams)
     chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
     found = evaluate(model, batches, chosen)
     return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
-
-
-def measure_gears(
-    folder: str | Path, split: str, overrides: Sequence[str] = ()
-) -> list[tuple[int, ModeAccuracy, float]]:
-    """Measure a run's :class:`~mimonets.models.GearedWideResNet`: gear, accuracy and MACs."""
-    model, batches = open_run(folder, split, overrides)
-    gears = {gear: model.in_gear(gear) for gear in range(1, model.num_gears + 1)}
-    return [
-        (gear, evaluate(network, batches)[1], count_macs(network).paper)
-        for gear, network in gears.items()
-    ]
 
 
 def open_run(

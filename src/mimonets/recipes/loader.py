@@ -183,7 +183,7 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
     """Say everything that is wrong with a section, setting by setting."""
     known = [field.name for field in fields(config_class)]
     problems = _unknown("setting", settings, known, prefix=f"{section}.")
-    good = {}
+    settings, good = _as_text(config_class, settings), {}
     for name in sorted(settings.keys() & set(known)):
         if settings[name] is None and not _may_be_null(config_class, name):
             problems.append(f"{section}.{name} has no value: write it as in {section}.{name}=VALUE")
@@ -206,8 +206,20 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
     return problems
 
 
+def _as_text(config_class: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Write numbers as text where names are wanted: train.precision=32 means "32"."""
+    hints = get_type_hints(config_class)
+    return {
+        name: str(value)
+        if type(value) is int and str(value) in get_args(hints.get(name))
+        else value
+        for name, value in settings.items()
+    }
+
+
 def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> Any:
     """Let jsonargparse turn what YAML read into the types of the fields."""
+    settings = _as_text(config_class, settings)
     for name, value in settings.items():
         if value is None and not _may_be_null(config_class, name):  # jsonargparse lets it pass
             raise ValueError(f"{section}: {name} has no value")

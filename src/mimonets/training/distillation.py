@@ -48,6 +48,7 @@ class Teacher:
         if network is None:
             assert config.teacher is not None
             network = student if config.teacher == SLOW else load(config.teacher)
+        _check_answers(network, student)
         self.network = network.to(device)
         is_student = network is student  # which changes its mode to teach: it is not compiled twice
         self.call = network if is_student else make_fast(network, config, device)
@@ -90,6 +91,10 @@ def make_teacher(
             f"Two teachers: a network, and train.teacher={config.teacher!r}. Pass one of them."
         )
     if network is None and config.teacher is None:
+        if config.distill_features:
+            raise ValueError(
+                "distill_features is for a teacher: name one (train.teacher), or leave it out."
+            )
         return None
     return Teacher(student, config, device, network)
 
@@ -166,8 +171,32 @@ def compared_module(network: Any, student: Any) -> nn.Module | None:
         found = dict(inner.named_modules()).get(name, found)
     if isinstance(found, UnbindBefore | CutBefore):
         return found.module
-    known = isinstance(found, nn.Module) and not isinstance(found, ClassifierPerStream)
-    return found if known else None
+    none = ClassifierPerStream | nn.Identity  # what is read out before it is not there
+    return found if isinstance(found, nn.Module) and not isinstance(found, none) else None
+
+
+def _check_answers(teacher: Any, student: Any) -> None:
+    """Refuse a teacher that answers something else, as far as the two say what they do."""
+    kinds, classes = (
+        [_of(network, what) for network in (teacher, student)] for what in ("kind", "classes")
+    )
+    if None not in kinds and kinds[0] != kinds[1]:
+        raise ValueError(
+            f"The teacher takes {kinds[0]} and the network {kinds[1]}: choose a teacher of the "
+            f"same inputs."
+        )
+    if None not in classes and classes[0] != classes[1]:
+        raise ValueError(
+            f"The teacher tells {classes[0]} classes apart and the network {classes[1]}: choose a "
+            f"teacher of the same task."
+        )
+
+
+def _of(network: Any, what: str) -> Any:
+    if what == "classes":
+        return getattr(getattr(network, "config", None), "num_classes", None)
+    spec = network.default_input_spec() if hasattr(network, "default_input_spec") else None
+    return None if spec is None else {"image": "images", "tokens": "token ids"}[spec.kind]
 
 
 @contextmanager

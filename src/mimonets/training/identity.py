@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from torch import nn
 
+from mimonets.data.registry import DATASETS
 from mimonets.training.config import TrainConfig
 
 # Settings that change how a run resumes or what it is called, not what comes out of it.
@@ -50,6 +51,9 @@ class Identity:
         defaults |= {"model": _defaults(described), "train": _defaults(config)}
         matters = config.cuts_batches(getattr(model, "num_streams", 1))
         free = FREE if matters else FREE | {"train.slow_inputs"}
+        data = DATASETS.get((settings.get("data") or {}).get("name", ""))
+        if data is not None and data.needs_dir:  # there the folder is the data
+            free -= {"data.dir"}
         return cls(json.loads(json.dumps(settings)), json.loads(json.dumps(defaults)), free)
 
     def check(self, found: dict[str, Any], folder: Path) -> None:

@@ -208,7 +208,7 @@ class HardwareConfig(Config):
     accelerator: str = "auto"  # or cpu, cuda, mps
     devices: int = whole(1)  # processes on this machine, each with a batch of its own
     num_nodes: int = whole(1)  # machines
-    threads: int | None = whole(None)  # CPU threads; None: as many as PyTorch chooses
+    threads: int | None = whole(None, most=1024)  # CPU threads; None: as many as PyTorch chooses
     compile: bool = False  # through torch.compile: a slow start, then faster steps
     matmul_precision: MatmulPrecision = "high"  # on CUDA: TF32; highest: full float32
     cudnn_benchmark: bool = True  # on CUDA: time the convolution algorithms, use the fastest

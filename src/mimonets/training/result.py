@@ -28,12 +28,6 @@ class TrainResult:
         return self.run_dir / ("best" if self.keep == "best" else "model")
 
     @property
-    def best_dir(self) -> Path | None:
-        """The model of the best validation accuracy, if there was validation data."""
-        best = self.run_dir / "best"
-        return best if best.exists() else None
-
-    @property
     def training(self) -> Row:
         """Loss and accuracy on the training data in the last epoch."""
         last = self.history[-1] if self.history else {}

@@ -218,6 +218,13 @@ class GearedWideResNet(ImageModel):
         x = self.final_activation(self.final_norm[index](x))
         return self.classifier(self.pool(x).flatten(1))
 
+    def cost_part(self, layer: str) -> str:
+        """Name the part that the cost of a layer is counted under: stem, trunk or classifier."""
+        part = layer.partition(".")[0]
+        return {"final_norm": "trunk", "final_activation": "trunk", "pool": "trunk"}.get(
+            part, part.partition("_")[0]
+        )
+
     def in_gear(self, gear: int) -> "InGear":
         """Give this network fixed in one gear, for everything that knows no gears."""
         return InGear(self, self._check_gear(gear))
@@ -258,3 +265,7 @@ class InGear(nn.Module):
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make random images (b, c, h, w) of the size in the config."""
         return self.network.example_inputs(batch_size)
+
+    def cost_part(self, layer: str) -> str:
+        """Name the part that the cost of a layer is counted under."""
+        return self.network.cost_part(layer.removeprefix("network."))
