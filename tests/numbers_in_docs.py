@@ -468,12 +468,14 @@ def demo_parts_table():
     return table(["test accuracy, %", *parts, "beside WideResNet"], rows)
 
 
-def gears_table():
+def gears_table(name="gears"):
     """One set of weights in two gears, and the pair: speed, memory, accuracy by training."""
-    lengths = ("2 epochs per gear", "5 epochs per gear")
     found = {}
-    for row in result("gears")["rows"]:
-        found.setdefault(row["what"].replace(", longer", ""), {})[row["variant"]] = row
+    for row in result(name)["rows"]:
+        if row["unit"] == "%":
+            title = row["what"].replace(", longer", "")
+            found.setdefault(title, {})[row.get("variant", "test accuracy, %")] = row
+    lengths = list(dict.fromkeys(length for cells in found.values() for length in cells))
     rows = [
         [
             row["what"],
@@ -484,7 +486,7 @@ def gears_table():
             f"{row['peak_bytes'] / 1e6:.1f}",
             *(with_seeds(found[row["what"]].get(length, {})) for length in lengths),
         ]
-        for row in result("gears-speed")["rows"]
+        for row in result(f"{name}-speed")["rows"]
         if ", longer" not in row["what"]
     ]
     header = ["network", "MMAC/input", "inputs/s", "engine", "weights, kB", "a pass, MB"]
@@ -617,6 +619,7 @@ PLACES = {
         cifar_map_table,
         published_table,
         gears_table,
+        lambda: gears_table("gears-mnist"),
         ensemble_table,
         lambda: experiment_table("lra-cpu"),
         cost_differences,

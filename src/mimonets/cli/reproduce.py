@@ -181,13 +181,15 @@ def check_nothing_is_lost(experiment: Any, record: dict[str, Any], folder: Path)
 def time_networks(experiment: Any, args: Namespace) -> None:
     """Time the networks of a plan; draw accuracy against speed where accuracies are there."""
     import json
+    import tempfile
 
     from mimonets._files import write_text
     from mimonets.experiments.speed import draw_against_speed, measure_plan_speed, speed_table
 
     if experiment.plan is None:
         raise ValueError(f"{experiment.name} has no networks to time: leave out --speed.")
-    speeds = measure_plan_speed(experiment.plan, Path(args.runs) / "exports", args.only)
+    with tempfile.TemporaryDirectory() as exports:
+        speeds = measure_plan_speed(experiment.plan, Path(exports), args.only)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if not args.only:

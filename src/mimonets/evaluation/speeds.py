@@ -47,7 +47,7 @@ def measure_speeds(
 
     Args:
         points: names must differ.
-        folder: where exports are kept; what is there already is used again.
+        folder: an empty one, for exports.
         engines: of :data:`ENGINES`; the best of them is named in each row.
         batch_size: inputs of a call, for every point alike.
         rounds: how often each is timed, in turn with the others.

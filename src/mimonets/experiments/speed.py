@@ -23,7 +23,7 @@ def measure_plan_speed(plan: Plan, folder: Path, only: str = "", rounds: int = 9
     Trials that share a network, and differ in training alone, share its measurement.
 
     Args:
-        folder: where exported networks are kept.
+        folder: an empty one, for exported networks.
         only: measure only trials with this in their name.
     """
     found: dict[tuple[Any, str], list[str]] = {}
