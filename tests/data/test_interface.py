@@ -29,6 +29,25 @@ def test_another_seed_is_another_order():
     assert len(set(map(tuple, orders))) == 4
 
 
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        return torch.randn(2), index
+
+
+def test_random_items_are_the_same_when_an_epoch_is_resumed():
+    batches = from_loader(DataLoader(Noisy(), 3, shuffle=True))
+    whole = [inputs for inputs, _ in batches.epoch(0)]
+    again = []
+    for inputs, _ in batches.epoch(0, start=1):
+        again.append(inputs)
+        torch.rand(3)  # as dropout would
+    assert all(map(torch.equal, whole[1:], again))
+    assert not torch.equal(whole[0], next(batches.epoch(1))[0])
+
+
 def test_the_random_numbers_of_others_are_left_alone():
     torch.manual_seed(3)
     wanted = torch.rand(2)

@@ -317,6 +317,10 @@ def test_a_finished_run_comes_back_for_its_own_recipe_only(tmp_path, monkeypatch
         run_recipe(other, tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="already holds a run"):
         run_recipe(recipe, tmp_path / "run")
+    kept = {"best": "last", "last": "best"}[result.keep]
+    other = replace(recipe, train=replace(recipe.train, keep=kept))
+    with pytest.raises(ValueError, match=f"kept its {result.keep} model: .* --which {kept}"):
+        run_recipe(other, tmp_path / "run", resume=True)
 
 
 def test_data_that_a_folder_is_may_not_change_on_the_way(tmp_path):

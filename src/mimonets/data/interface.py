@@ -6,7 +6,7 @@ Everything that keeps to :class:`Batches` will do; a PyTorch ``DataLoader`` beco
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -42,8 +42,8 @@ def from_loader(loader: Any, seed: int = 0) -> Batches:
     The order of an epoch follows from its number and the seed: the random generator that the
     loader or PyTorch itself has is seeded with both, and a sampler with ``set_epoch`` is told its
     number. A loader that does not shuffle keeps its order. A run that resumes in the middle of an
-    epoch reads and drops the batches before. Random changes to single items repeat exactly only
-    without worker processes, or if they draw from PyTorch's generator.
+    epoch reads and drops the batches before. Random changes to single items repeat exactly if they
+    draw from PyTorch's generator, or in worker processes, which PyTorch seeds.
 
     >>> items = torch.utils.data.TensorDataset(torch.zeros(5, 3), torch.arange(5))
     >>> batches = from_loader(torch.utils.data.DataLoader(items, batch_size=2))
@@ -71,13 +71,9 @@ class _LoaderBatches:
         if set_epoch is not None:
             set_epoch(epoch)
         number = self.seed * 1_000_003 + epoch
-        with torch.random.fork_rng():  # a shuffling sampler draws its seed at the first batch
-            torch.manual_seed(number)
-            if getattr(self.loader, "generator", None) is not None:
-                self.loader.generator.manual_seed(number)
-            batches = iter(self.loader)
-            first = list(islice(batches, 1))
-        for batch in islice(chain(first, batches), start, None):
+        if getattr(self.loader, "generator", None) is not None:
+            self.loader.generator.manual_seed(number)
+        for batch in islice(_drawn_apart(self.loader, number), start, None):
             if not isinstance(batch, list | tuple) or len(batch) not in (2, 3):
                 raise ValueError(
                     f"A batch must be (inputs, labels) or (tokens, mask, labels), and the loader "
@@ -85,3 +81,18 @@ class _LoaderBatches:
                     f"{f' of {len(batch)}' if isinstance(batch, list | tuple) else ''}."
                 )
             yield tuple(batch)
+
+
+def _drawn_apart(loader: Any, seed: int) -> Iterator[Any]:
+    """Read all batches with a random state of their own, whatever is drawn in between."""
+    state = torch.Generator().manual_seed(seed).get_state()
+    batches = None
+    while True:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            batches = iter(loader) if batches is None else batches
+            found = list(islice(batches, 1))
+            state = torch.get_rng_state()
+        if not found:
+            return
+        yield found[0]

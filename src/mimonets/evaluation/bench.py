@@ -158,7 +158,8 @@ def bench(
                 entries[name][0], inputs, rounds=min(5, settings.rounds), active_streams=mode
             )
             for name, mode in own.items()
-            if not getattr(entries[name][0], "cost_parts", ())  # those parts are inside the blocks
+            # Not where parts are inside the blocks, or inside a network in a gear.
+            if not getattr(entries[name][0], "cost_parts", ()) and " gear " not in name
         },
         peak_bytes={
             name: peak_memory(partial(model, inputs, active_streams=mode))

@@ -42,6 +42,11 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
     run.check(Identity.of(model, recipe.train, sections), resume=resume)
     finished = run.result() if resume else None
     if finished is not None:
+        if recipe.train.keep not in (None, finished.keep):
+            raise ValueError(
+                f"The run in {run_dir} has finished and kept its {finished.keep} model: "
+                f"`mimonets evaluate --which {recipe.train.keep}` measures the other one."
+            )
         return finished
     splits = load_data(recipe.data)
     train_batches = make_train_batches(recipe, splits)
