@@ -70,7 +70,7 @@ def small_network(big: Mode, *, cost: float, accuracy: float) -> Mode:
 def fluid_bound(modes: Sequence[Mode], rate: float) -> tuple[float, float]:
     """Give the largest fraction served and the best accuracy at a rate, if inputs were a fluid.
 
-    No queue, no randomness, full groups: every rule stays below it.
+    No queue, no randomness, full groups: every rule for these modes stays below it.
 
     >>> from mimonets.serving.modes import ServiceTime
     >>> modes = [Mode(A, ServiceTime(per_pass=1.0), a) for A, a in ((1, 0.99), (4, 0.95))]

@@ -58,14 +58,19 @@ class _Runner(uvicorn.Server):
             super().handle_exit(sig, frame)
 
 
-def run_server(
-    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: DemoLoad | None = None
-) -> None:
-    """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
+def check_host(host: str, server: Server) -> None:
+    """Refuse an address that others reach, where everybody may ask."""
     if not is_loopback(host) and server.tenants.is_open:
         raise ValueError(
             f"{host} is reachable from elsewhere: give --keys FILE, or bind to 127.0.0.1."
         )
+
+
+def run_server(
+    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: DemoLoad | None = None
+) -> None:
+    """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
+    check_host(host, server)
     app = make_app(server, wait=False)
     add_site(app, server, demo)
     config = uvicorn.Config(
