@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mimonets._extras import need
-from mimonets.serving.run import check_host, settle
+from mimonets.serving.run import check_host, is_loopback, settle
 from mimonets.serving.server import Server
 
 ONGOING = 1000  # requests of one replica; it refuses by itself what it cannot answer in time
@@ -98,7 +98,8 @@ def run_on_ray(
     block: bool = True,
 ) -> None:
     """Start Ray on this machine, or join the cluster it belongs to, and serve until interrupted."""
-    check_host(host, make_server())
+    if not is_loopback(host):
+        check_host(host, make_server())
     ray = need("ray", "ray[serve]", extra="ray", what="Scaling out")
     serve = need("ray.serve", "ray[serve]", extra="ray", what="Scaling out")
 
