@@ -37,7 +37,6 @@ class InputSpec(Config):
     original: tuple[int, int] | None = None  # images: height and width before the crop, if known
     labels: tuple[str, ...] | None = None  # names of the classes, in order
     vocab_size: int | None = size(None)  # tokens: ids are 0 .. vocab_size - 1
-    vocabulary: tuple[str, ...] | None = None  # tokens: the symbol of every id, where there are any
 
     def __post_init__(self) -> None:
         """Check all settings; what was read from JSON comes as lists."""
@@ -61,7 +60,6 @@ class InputSpec(Config):
             ("deviation", is_above_zero, "finite numbers > 0"),
             ("original", is_size, "integers >= 1"),
             ("labels", is_text, "names"),
-            ("vocabulary", is_text, "symbols"),
         ):
             value = getattr(self, name)
             if value is not None and not _sequence(value, fits):

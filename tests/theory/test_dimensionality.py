@@ -104,12 +104,6 @@ def test_the_norm_of_a_hadamard_product(dim, one_hot):
         assert tail.mean <= hadamard_norm_tail(beta)
 
 
-def test_the_norm_needs_a_uniform_factor():
-    """Two vectors along one axis: 1, and not 1/D. The theorem's assumption carries weight."""
-    axis = torch.eye(64)[0]
-    assert float((axis * axis).square().sum()) == 64 * hadamard_norm_mean(64)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

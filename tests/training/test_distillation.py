@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import mimonets as mn
-from mimonets.layers import StreamBatchNorm2d
+from mimonets.layers import StreamBatchNorm
 from mimonets.training import TrainConfig, train
 from mimonets.training.batch import Batch
 from mimonets.training.distillation import (
@@ -144,7 +144,7 @@ def test_the_slow_mode_that_teaches_learns_from_the_labels_alone(tmp_path):
 
 
 def is_norm(module):
-    return isinstance(module, StreamBatchNorm2d)
+    return isinstance(module, StreamBatchNorm)
 
 
 def a_cnn():

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
-from mimonets import MIMOConv, WideIsoNet, WideIsoNetConfig
+from mimonets import WideIsoNet, WideIsoNetConfig
 from mimonets.training.schedule import (
     decay_groups,
     make_optimizer,
@@ -131,4 +131,3 @@ def test_a_network_without_streams_has_one_mode():
     model = WideIsoNet(WideIsoNetConfig(depth=10, width=1, num_classes=3))
     plan = plan_step(tiny_config(mixup=0), model, 0, 1)
     assert (plan.active_streams, plan.inputs, plan.share) == (1, 4, 1.0)
-    assert isinstance(tiny_conv(), MIMOConv)

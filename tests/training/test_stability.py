@@ -115,4 +115,5 @@ def test_modes_that_ran_count_as_trained_in_the_average():
     model(torch.randn(4, 1, 8, 8))
     average.update()
     seen = [value for name, value in average.values.items() if name.endswith("batches_seen")]
+    assert seen
     assert all(counts.tolist() == [0, 1] for counts in seen)

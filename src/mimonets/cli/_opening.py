@@ -57,7 +57,7 @@ def open_network(
 
     Args:
         name: of the model.
-        folders: one network, or several to switch between.
+        folders: one network, in all its modes or gears, or several to switch between.
         backend: what runs them.
         threads: CPU threads of each.
         cascade: a confidence in place of those that were calibrated at export.
@@ -69,6 +69,8 @@ def open_network(
         if len(folders) > 1:
             raise ValueError("--shrink serves one network at several resolutions, not several.")
         return _at_resolutions(name, folders[0], backend, threads, shrinks)
+    if len(folders) == 1 and _has_gears(folders[0]):
+        return _in_gears(name, folders[0], backend, threads)
     opened = [_open(folder, backend, threads) for folder in folders]
     if len(opened) == 1:
         (one,) = opened
@@ -99,6 +101,27 @@ def _open(folder: Path, backend: str, threads: int) -> Opened:
     trained = [mode for mode in engine.modes if mode not in set(untrained_modes(model))]
     known = [mode for mode in trained if mode in accuracies]
     return Opened(engine, known or trained or list(engine.modes), accuracies)
+
+
+def _has_gears(folder: Path) -> bool:
+    """Tell whether a run or a saved model is a network with gears."""
+    weights = weights_in(folder)
+    if not (weights / "config.json").exists():
+        return False  # an export
+    from mimonets.models import read_config
+
+    return getattr(read_config(weights), "num_gears", 1) > 1
+
+
+def _in_gears(name: str, folder: Path, backend: str, threads: int) -> Any:
+    """Open a network once for each gear; all share its weights."""
+    from mimonets.inference import Engine
+    from mimonets.serving.networks import switched
+
+    model = _load(folder)
+    gears = {f"gear {gear}": model.in_gear(gear) for gear in range(1, model.num_gears + 1)}
+    chosen = "torch" if backend == "auto" else backend
+    return switched(name, {gear: Engine(one, chosen, threads) for gear, one in gears.items()})
 
 
 def _at_resolutions(

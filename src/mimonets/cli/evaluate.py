@@ -20,7 +20,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--which",
         choices=("best", "last"),
-        help="which model: best on the validation data, or last (the one that the run kept)",
+        help="which model: best on the validation data, or last; by default the one it kept",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, ... (cuda if there is one)")
     add_modes(parser)

@@ -26,8 +26,15 @@ def add_parser(subparsers: Any) -> None:
         epilog=EPILOG,
     )
     parser.add_argument("url", metavar="URL", help="of a server, or of a model: .../v2/models/NAME")
-    parser.add_argument("--rate", type=float, default=20.0, help="a second (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long (%(default)s)")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=20.0,
+        help="requests a second; a trace is stretched to it (%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="how long; cuts a trace too (%(default)s)"
+    )
     parser.add_argument("--trace", metavar="FILE", help="recorded arrivals, one time a line")
     parser.add_argument(
         "--workload",

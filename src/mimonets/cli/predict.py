@@ -30,7 +30,11 @@ def add_parser(subparsers: Any) -> None:
         "--active-streams", type=positive, metavar="A", help="inputs per pass (all streams)"
     )
     parser.add_argument(
-        "--top", type=positive, default=3, metavar="K", help="classes (%(default)s)"
+        "--top",
+        type=positive,
+        default=3,
+        metavar="K",
+        help="how many classes to name (%(default)s)",
     )
     for name in ("mean", "deviation"):
         parser.add_argument(
@@ -39,7 +43,12 @@ def add_parser(subparsers: Any) -> None:
             metavar="X,...",
             help=f"the training data's {name} per channel, 0..255, if the model does not say",
         )
-    parser.add_argument("--crop", type=positive, metavar="N", help="centre square, likewise")
+    parser.add_argument(
+        "--crop",
+        type=positive,
+        metavar="N",
+        help="side of the centre square that is cut out, likewise",
+    )
     add_imports(parser)
     add_json(parser)
     parser.set_defaults(run=run)

@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from mimonets._show import make_console, print_json
+from mimonets._show import make_console, print_json, progress
 from mimonets.cli._options import fraction
 
 PUBLISHED = Path("results")  # of a source checkout: what README and docs show
@@ -68,7 +68,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="train through torch.compile: a minute's start, then faster; needs a C++ compiler",
+        help="train through torch.compile: half a minute's start, then often faster; needs a C++ "
+        "compiler",
     )
     parser.add_argument("--report", action="store_true", help="train nothing, report what is there")
     parser.add_argument(
@@ -184,12 +185,21 @@ def time_networks(experiment: Any, args: Namespace) -> None:
     import tempfile
 
     from mimonets._files import write_text
-    from mimonets.experiments.speed import draw_against_speed, measure_plan_speed, speed_table
+    from mimonets.experiments.speed import (
+        ROUNDS,
+        WARM_UP,
+        draw_against_speed,
+        measure_plan_speed,
+        speed_table,
+    )
 
     if experiment.plan is None:
         raise ValueError(f"{experiment.name} has no networks to time: leave out --speed.")
-    with tempfile.TemporaryDirectory() as exports:
-        speeds = measure_plan_speed(experiment.plan, Path(exports), args.only)
+    with (
+        tempfile.TemporaryDirectory() as exports,
+        progress("timing", ROUNDS + WARM_UP) as advance,
+    ):
+        speeds = measure_plan_speed(experiment.plan, Path(exports), args.only, after_round=advance)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if not args.only:

@@ -52,7 +52,11 @@ def add_parser(subparsers: Any) -> None:
         "(%(default)s)",
     )
     add_imports(parser)
-    parser.add_argument("--engine", default="auto", help="what runs the networks (%(default)s)")
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        help="auto, torch, compiled, onnxruntime, openvino, ... (%(default)s)",
+    )
     parser.add_argument("--threads", type=positive, help="CPU threads of the network (cores - 1)")
     parser.add_argument(
         "--keep-memory",
@@ -83,7 +87,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="N|MIN-MAX",
         help="scale out: so many replicas on Ray Serve, each with a queue of its own",
     )
-    parser.add_argument("--max-inputs", type=positive, default=256, help="of a request")
+    parser.add_argument(
+        "--max-inputs", type=positive, default=256, help="most inputs of a request (%(default)s)"
+    )
     parser.set_defaults(run=run)
 
 

@@ -36,7 +36,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--pass-ms", type=float, default=8.0, help="time of a pass (%(default)s)")
     parser.add_argument("--call-ms", type=float, default=0.2, help="time of a call (%(default)s)")
     parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
-    parser.add_argument("--theta", type=float, default=0.6, help="the policy's knob (%(default)s)")
+    parser.add_argument(
+        "--theta",
+        type=float,
+        default=0.6,
+        help="part of the time that the queue may use (%(default)s)",
+    )
     parser.add_argument(
         "--workload",
         default="poisson",

@@ -1,4 +1,4 @@
-"""What a model costs and how fast it is."""
+"""How right a model is and how sure of it, what it costs, and how fast it is."""
 
 from mimonets.evaluation.bench import BenchResult, BenchSettings, bench
 from mimonets.evaluation.macs import Cost, PartCost, count_macs, count_modes

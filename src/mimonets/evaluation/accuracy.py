@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mimonets._seeds import wilson_interval
 from mimonets.data.interface import IGNORED, Batches, as_batches
 from mimonets.models.evaluating import evaluating
 from mimonets.vsa import check_active_streams
@@ -162,26 +163,6 @@ def final_token(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     last = (places * (labels != IGNORED)).argmax(dim=1)
     rows = torch.arange(len(labels), device=labels.device)
     return logits[rows, last], labels[rows, last]
-
-
-def wilson_interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    r"""Bound a share that was measured on ``total`` inputs; 95 % by default.
-
-    .. math:: \frac{1}{1 + z^2/n} \Bigl(\hat p + \frac{z^2}{2n}
-        \pm z \sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4n^2}}\Bigr)
-
-    Wilson, "Probable inference", JASA 1927. Stays inside [0, 1], also for few inputs.
-
-    >>> [round(bound, 3) for bound in wilson_interval(95, 100)]
-    [0.888, 0.978]
-    """
-    share = correct / total
-    middle = share + z**2 / (2 * total)
-    reach = z * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
-    scale = 1 + z**2 / total
-    # At 0 and 1 the share is a bound itself, but for rounding.
-    low, high = min(share, (middle - reach) / scale), max(share, (middle + reach) / scale)
-    return max(0.0, low), min(1.0, high)
 
 
 def expected_calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -> float:

@@ -14,7 +14,7 @@ from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, S
 from mimonets.layers import (
     PositionBinding,
     ShiftedReLU,
-    StreamBatchNorm2d,
+    StreamBatchNorm,
     StreamUnbinding,
     TiedLayer,
 )
@@ -188,7 +188,7 @@ def _nothing(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Ma
 
 
 for _norm in (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, StreamBatchNorm2d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, StreamBatchNorm),
     *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 ):

@@ -1,5 +1,6 @@
 """``mimonets reproduce NAME --speed``: inputs per second of every network of a plan."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ from mimonets.experiments.trained import row_titles
 from mimonets.recipes.execute import make_model
 
 BATCH_SIZE = 64
+ROUNDS, WARM_UP = 9, 2
 
 
-def measure_plan_speed(plan: Plan, folder: Path, only: str = "", rounds: int = 9) -> Record:
+def measure_plan_speed(
+    plan: Plan,
+    folder: Path,
+    only: str = "",
+    rounds: int = ROUNDS,
+    after_round: Callable[[], object] = lambda: None,
+) -> Record:
     """Race the networks of a plan, with random weights, in every engine.
 
     Trials that share a network, and differ in training alone, share its measurement.
@@ -25,6 +33,8 @@ def measure_plan_speed(plan: Plan, folder: Path, only: str = "", rounds: int = 9
     Args:
         folder: an empty one, for exported networks.
         only: measure only trials with this in their name.
+        rounds: how often each is timed.
+        after_round: called after each round and each of the two to warm up, for a progress bar.
     """
     found: dict[tuple[Any, str], list[str]] = {}
     points: dict[tuple[Any, str], Point] = {}
@@ -39,7 +49,12 @@ def measure_plan_speed(plan: Plan, folder: Path, only: str = "", rounds: int = 9
     if not points:
         raise ValueError(f"{plan.name} has no trial with {only!r} in its name to time.")
     rows = measure_speeds(
-        list(points.values()), folder, ENGINES, batch_size=BATCH_SIZE, rounds=rounds
+        list(points.values()),
+        folder,
+        ENGINES,
+        batch_size=BATCH_SIZE,
+        rounds=rounds,
+        after_round=after_round,
     )
     return {
         "experiment": plan.name,

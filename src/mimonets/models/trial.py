@@ -19,7 +19,7 @@ from mimonets.models.evaluating import evaluating
 
 @dataclass
 class Visit:
-    """One module's turn: its name, and the shapes of the features it got and gave."""
+    """One module's turn: its name, and the shapes of what it got."""
 
     name: str
     arguments: dict[str, tuple[int, ...]]  # shapes of its tensors, by the names of forward

@@ -212,7 +212,7 @@ def measure_run(
     Of a network with gears (:class:`~mimonets.models.GearedWideResNet`) it is gear by gear.
 
     Args:
-        which: best or last; by default what the recipe says, see :func:`choose_model`.
+        which: best or last; by default the one that the run kept, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
     model, batches = open_run(folder, split, overrides, which, device)

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from mimonets.serving.load import Bodies, Samples, wilson
+from mimonets._seeds import wilson_interval
+from mimonets.serving.load import Bodies, Samples
 
 WINDOW = 4.0  # seconds over which accuracy is counted
 ABSENCE = 5.0  # seconds without a page until the load stops; loading a page again takes less
@@ -105,7 +106,7 @@ class DemoLoad:
         )
         found: dict[str, Any] = {"rate": self.rate, "refused": refused / WINDOW}
         if answered:
-            low, high = wilson(right, answered)
+            low, high = wilson_interval(right, answered)
             found |= {"accuracy": right / answered, "low": low, "high": high}
         return found
 

@@ -10,13 +10,13 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mimonets._messages import shorten
+from mimonets._seeds import wilson_interval
 from mimonets._show import progress
 
 Array = np.ndarray[Any, Any]
@@ -93,22 +93,10 @@ class LoadResult:
         if self.has_labels:
             found["right_in_time"] = float((in_time & self.right).mean())
             found["accuracy"] = float(self.right[answered].mean()) if answered.any() else 0.0
-            found["interval"] = wilson(int(self.right[answered].sum()), int(answered.sum()))
+            found["interval"] = wilson_interval(
+                int(self.right[answered].sum()), int(answered.sum())
+            )
         return found
-
-
-def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """Give the 95 % interval of a fraction (Wilson, 1927).
-
-    >>> [round(value, 3) for value in wilson(9, 10)]
-    [0.596, 0.982]
-    """
-    if total == 0:
-        return 0.0, 1.0
-    share = right / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z * sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / (1 + z * z / total)
-    return middle - half, middle + half
 
 
 async def send(

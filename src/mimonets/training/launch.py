@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mimonets._extras import install_line
+from mimonets._extras import need
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import first_line
 from mimonets.data.interface import Batches
@@ -22,18 +22,13 @@ def launch_fabric(config: TrainConfig, model: Any) -> Any:
     Each further process runs the same script again up to this point, as with ``torchrun``, which
     works too. Gradients are averaged over all processes. Only rank 0 writes to disk.
     """
-    try:
-        from lightning_fabric import Fabric
-    except ImportError:
-        raise ValueError(
-            f"Training needs Lightning Fabric, which is not installed: {install_line('train')}."
-        ) from None
+    library = need("lightning_fabric", "Lightning Fabric", extra="train", what="Training")
     # Some steps give some parameters no gradient: the readout's while retrieval warms up, and those
     # of the gears that do not run. The other processes should not wait for them.
     unused = config.retrieval > 0 or getattr(model, "num_gears", 1) > 1
     strategy = "ddp_find_unused_parameters_true" if unused else "ddp"
     try:
-        fabric = Fabric(
+        fabric = library.Fabric(
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=config.num_nodes,

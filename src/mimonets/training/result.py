@@ -12,7 +12,7 @@ class TrainResult:
     """What came out of a run."""
 
     history: list[Row]  # one row per epoch, as in metrics.jsonl
-    final: dict[int, Row]  # the last model on the validation data, by active streams; or empty
+    final: dict[int, Row]  # the kept model on the validation data, by active streams; or empty
     keep: str  # which model to use and to measure: best, on the validation data, or last
     steps: int
     skipped: int  # batches left out by the gradient filter

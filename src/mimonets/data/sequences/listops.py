@@ -166,7 +166,7 @@ def _generate(sizes: tuple[int, int, int], least: int, most: int, seed: int) -> 
                 if in_vain == 100:
                     raise ValueError(
                         f"listops: there seem to be only {len(seen)} different trees of more than "
-                        f"{least} and at most {most} tokens, and {sum(sizes)} are asked for: lower "
+                        f"{least} and fewer than {most} tokens; {sum(sizes)} are asked for: lower "
                         f"sizes, or raise length."
                     )
             arrays[f"{name}_tokens"] = _pad(kept)
