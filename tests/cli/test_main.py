@@ -362,3 +362,15 @@ def test_a_folder_that_is_something_else_is_called_what_it_is(tmp_path):
     assert "a in it do" in what_it_is(tmp_path / "runs", "recipe.yaml")
     (run / "model" / "manifest.json").write_text("{}")
     assert "it is an export" in what_it_is(run / "model", "config.json")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+def test_too_little_memory_is_said_in_one_line(monkeypatch, capsys, error):
+    def fail(*arguments, **settings):
+        raise error
+
+    monkeypatch.setattr("mimonets.recipes.costs.count_costs", fail)
+    assert main(["cost", "digits-mimoconv-n4", "--set", "model.width=9"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

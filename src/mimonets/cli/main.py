@@ -58,6 +58,9 @@ COMMANDS = (
 )
 
 
+NO_MEMORY = "not enough memory|can't allocate memory"  # how PyTorch says so
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mimonets {args.command}: error: {error}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "not enough memory" not in str(error):
+        if not isinstance(error, MemoryError) and not re.search(NO_MEMORY, str(error)):
             raise
         print(
             f"mimonets {args.command}: error: there is not enough memory for this: choose a "

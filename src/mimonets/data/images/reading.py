@@ -40,6 +40,8 @@ def read_image(
         warnings.simplefilter("ignore", image_module.DecompressionBombWarning)
         try:
             opened = image_module.open(source)
+        except need("PIL", "Pillow").UnidentifiedImageError:
+            raise damaged(where, "it is no image file that Pillow knows") from None
         except image_module.DecompressionBombError:
             raise _too_large(where, "more than 100 million pixels") from None
         with opened:
