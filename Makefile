@@ -88,7 +88,7 @@ costs: $(VENV)/installed-demo
 
 # The tables of README and docs and the figure of docs/when-it-pays.md, from the files in results/.
 tables: $(VENV)/installed-test
-	@cd tests && ../$(BIN)/python write_tables.py
+	@$(BIN)/python tools/tables.py
 	@$(BIN)/python benchmarks/when_it_pays.py results
 
 # A wheel and an sdist, then the wheel in an environment of its own: the library, its data files, the command.

@@ -13,8 +13,8 @@ import torch
 import mimonets as mn
 from mimonets.evaluation.provenance import environment
 from mimonets.inference.cascade import choose_threshold, thresholds
+from mimonets.loadtest.isolation import by_gradient, constant, measure_isolation, noise
 from mimonets.recipes.execute import read_run, split_batches
-from mimonets.serving.isolation import by_gradient, constant, measure_isolation, noise
 
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 1.0)
 

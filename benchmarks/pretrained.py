@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mimonets._files import write_text
+from mimonets.checkpoints import ModelCard, load
+from mimonets.checkpoints.shipped import WEIGHTS
 from mimonets.data import load_data
 from mimonets.evaluation import count_macs
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.provenance import environment
 from mimonets.layers.stream_norm import untrained_modes
-from mimonets.models import ModelCard, load
-from mimonets.models.pretrained import WEIGHTS
 from mimonets.recipes.execute import (
     choose_model,
     describe_inputs,

@@ -30,9 +30,9 @@ from serving_contenders import ENGINE, OTHERS, OURS, PATH
 
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
-from mimonets.serving.load import LoadResult, Samples, send
-from mimonets.serving.simulator import Outcome
-from mimonets.serving.workloads import poisson, read_trace, step
+from mimonets.loadtest.load import LoadResult, Samples, send
+from mimonets.loadtest.simulator import Outcome
+from mimonets.loadtest.workloads import poisson, read_trace, step
 
 SLO = 0.25  # seconds
 SETS = {
@@ -249,9 +249,9 @@ def simulated(piece: dict, accuracies: dict[int, float], capacity: float) -> dic
     A pass takes as long as in the server with fixed N=1, if that was busy all the time, else as
     long as at the start.
     """
-    from mimonets.serving.contenders import contenders
+    from mimonets.loadtest.contenders import contenders
+    from mimonets.loadtest.simulator import simulate
     from mimonets.serving.modes import Mode, ServiceTime, useful_modes
-    from mimonets.serving.simulator import simulate
 
     rows = {row["contender"]: row for row in piece["rows"]}
     is_busy = rows["fixed 1"]["refused"] > 0.05

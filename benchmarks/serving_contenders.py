@@ -22,7 +22,7 @@ ENGINE = "onnxruntime"
 
 def ours(name: str, networks: Path, port: int, slo: float) -> None:
     """Serve with mimonets: all modes, one of them, or a big and a small network."""
-    from mimonets.cli._opening import open_network
+    from mimonets.cli.open_models import open_network
     from mimonets.serving.run import run_server
     from mimonets.serving.server import Server, ServerSettings
 

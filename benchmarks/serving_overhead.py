@@ -22,8 +22,8 @@ from serving_contenders import ENGINE
 
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
-from mimonets.serving.load import Bodies, Samples, send
-from mimonets.serving.workloads import poisson
+from mimonets.loadtest.load import Bodies, Samples, send
+from mimonets.loadtest.workloads import poisson
 from serving import SLO, running, wait_until_ready
 
 FLOOD, SECONDS = 3.0, 8.0  # to find what it answers at most, and to measure

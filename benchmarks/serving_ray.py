@@ -25,8 +25,8 @@ from serving_contenders import ENGINE, PATH
 
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
-from mimonets.serving.load import Samples, send
-from mimonets.serving.workloads import poisson
+from mimonets.loadtest.load import Samples, send
+from mimonets.loadtest.workloads import poisson
 from serving import SLO, timeline
 
 REPEAT = 8
@@ -38,7 +38,7 @@ ONLY = {"policy": None, "fixed 1": 1}  # the only mode, if there is but one
 
 def make_server(networks: Path, only: int | None):
     """Make the server of a replica: all modes, or one."""
-    from mimonets.cli._opening import open_network
+    from mimonets.cli.open_models import open_network
     from mimonets.serving.server import Server, ServerSettings
 
     def opened():

@@ -19,8 +19,8 @@ from serving_overhead import most
 import mimonets as mn
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
-from mimonets.serving.load import Samples, send
-from mimonets.serving.workloads import poisson
+from mimonets.loadtest.load import Samples, send
+from mimonets.loadtest.workloads import poisson
 from serving import SLO, Usage, running, wait_until_ready
 
 CHUNK = 20.0  # seconds

@@ -83,5 +83,5 @@ def test_there_is_one_source_of_the_version():
     pyproject = (SOURCE.parent / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in pyproject
     assert "\nversion =" not in pyproject
-    program = "import mimonets.models.checkpoint as c; print(c.__version__)"
+    program = "import mimonets.checkpoints.checkpoint as c; print(c.__version__)"
     assert run_without([], program) == mimonets.__version__

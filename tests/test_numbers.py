@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from numbers_in_docs import PLACES, ROOT, result
-from write_tables import PAGES, rewrite
+from results_files import ROOT, result
+from tables import PAGES, PLACES, rewrite
 
 
 @pytest.mark.parametrize("page", PLACES)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mimonets._create import create, list_models
+    from mimonets.checkpoints import load, save
     from mimonets.inference import Engine, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
         WideIsoNetConfig,
         WideResNet,
         WideResNetConfig,
-        load,
         register_builder,
-        save,
         superpose,
     )
 
@@ -72,7 +71,9 @@ _ROOMS = {
     "create": "mimonets._create",
     "export": "mimonets.inference",
     "list_models": "mimonets._create",
+    "load": "mimonets.checkpoints",
     "recalibrate": "mimonets.layers",
+    "save": "mimonets.checkpoints",
 }
 
 

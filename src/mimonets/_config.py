@@ -6,8 +6,8 @@ Limits stand beside the fields they belong to:
 
     @dataclass(frozen=True, kw_only=True)
     class NetworkConfig(Config):
-        width: int = whole(10)  # an integer >= 1
-        steps: int | None = whole(None)  # or None
+        width: int = integer(10)  # an integer >= 1
+        steps: int | None = integer(None)  # or None
         dropout: float = number(0.1, least=0, below=1)
         activation: Literal["relu", "gelu"] = "relu"  # one of these words
 """
@@ -39,7 +39,7 @@ class Limits:
         """Tell whether a value keeps to the limits."""
         if value is None:
             return self.optional
-        if not (is_whole(value) if self.integer else is_number(value)):
+        if not (is_integer(value) if self.integer else is_number(value)):
             return False
         assert isinstance(value, int | float)
         return (
@@ -67,7 +67,7 @@ class Limits:
         return words.strip() + (", or null" if self.optional else "")
 
 
-def whole(default: Any, *, least: int = 1, most: int | None = None) -> Any:
+def integer(default: Any, *, least: int = 1, most: int | None = None) -> Any:
     """Make a field for an integer >= ``least``; None fits if it is the default."""
     limits = Limits(integer=True, optional=default is None, least=least, most=most)
     return field(default=default, metadata={"limits": limits})
@@ -75,7 +75,7 @@ def whole(default: Any, *, least: int = 1, most: int | None = None) -> Any:
 
 def size(default: Any, *, least: int = 1, most: int = MAX_SIZE) -> Any:
     """Make a field for an integer that decides how large something is in memory."""
-    return whole(default, least=least, most=most)
+    return integer(default, least=least, most=most)
 
 
 def number(default: Any, *, optional: bool = False, **limits: float) -> Any:
@@ -136,7 +136,7 @@ def _choices(kind: type[Config]) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def is_whole(value: object) -> TypeGuard[int]:
+def is_integer(value: object) -> TypeGuard[int]:
     """Tell whether a setting is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from mimonets._device import choose_device
 from mimonets._messages import did_you_mean
-from mimonets.models import MODELS, Model, read_config
-from mimonets.models.pretrained import load_pretrained, pretrained_folder, pretrained_names
+from mimonets.checkpoints import read_config
+from mimonets.checkpoints.shipped import load_pretrained, pretrained_folder, pretrained_names
+from mimonets.models import MODELS, Model
 from mimonets.models.registry import model_class_for
 
 

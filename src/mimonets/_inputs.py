@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from mimonets._config import MAX_SIZE, Config, is_number, is_whole, size
+from mimonets._config import MAX_SIZE, Config, is_integer, is_number, size
 from mimonets._messages import short
 
 Array = np.ndarray[Any, Any]
@@ -156,7 +156,7 @@ class InputSpec(Config):
 
 def is_size(value: object) -> bool:
     """Tell whether a value can be the side of an input."""
-    return is_whole(value) and 1 <= value <= MAX_SIZE
+    return is_integer(value) and 1 <= value <= MAX_SIZE
 
 
 def is_finite(value: object) -> bool:

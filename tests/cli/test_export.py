@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from mimonets import Engine, create, list_models, load, save
+from mimonets.checkpoints.shipped import find_folder
 from mimonets.cli.export import _recipe
 from mimonets.cli.main import main
-from mimonets.models.pretrained import find_folder
 from mimonets.recipes import load_recipe
 
 for package in ("onnx", "onnxscript", "onnxruntime"):

@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import mimonets as mn
-from mimonets.cli._opening import open_network
 from mimonets.cli._options import import_modules
 from mimonets.cli.main import main
+from mimonets.cli.open_models import open_network
 from mimonets.models import builders
 from mimonets.training import TrainConfig, train
 

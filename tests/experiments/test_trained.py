@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mimonets._seeds import mean_and_deviation
+from mimonets.checkpoints import load
 from mimonets.experiments import RunOptions
 from mimonets.experiments.compare import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
@@ -18,7 +19,6 @@ from mimonets.experiments.trained import (
     run_folder,
     trial_rows,
 )
-from mimonets.models import load
 from mimonets.models.evaluating import evaluating
 from mimonets.recipes.execute import split_batches
 

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from mimonets import MIMOConvConfig, WideIsoNetConfig, WideResNetConfig
-from mimonets._config import Config, number, whole
+from mimonets._config import Config, integer, number
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_config_cannot_be_changed():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Config):
-    steps: int | None = whole(None)
+    steps: int | None = integer(None)
     dropout: float = number(0.1, least=0, below=1)
     clip: float | None = number(None, above=0)
 

@@ -10,12 +10,12 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 import mimonets as mn
+from mimonets.bindings.insertion import FoldMask
 from mimonets.evaluation import count_macs
 from mimonets.layers import StreamBatchNorm
-from mimonets.layers.insertion import FoldMask
 from mimonets.models import MultipleInput
-from mimonets.models.opening import insert, trial_inputs
 from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import insert, trial_inputs
 from models.own_networks import Residual, plain_cnn, superposed_cnn
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import mimonets as mn
+from mimonets.checkpoints.card import ModelCard
 from mimonets.models import Superposed, builders
-from mimonets.models.card import ModelCard
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 

@@ -8,8 +8,8 @@ import httpx
 import numpy as np
 
 from mimonets._inputs import InputSpec
+from mimonets.loadtest.demo import DemoLoad
 from mimonets.serving.app import make_app
-from mimonets.serving.demo import DemoLoad
 from mimonets.serving.networks import superposed
 from mimonets.serving.policy import PolicySettings
 from mimonets.serving.server import Server, ServerSettings

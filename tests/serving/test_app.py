@@ -16,9 +16,9 @@ from mimonets.serving.infer import Departure, read_body
 from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.policy import Policy
 from mimonets.serving.protocol import read_question
+from mimonets.serving.request_options import RequestError, make_ticket, read_wish
 from mimonets.serving.server import ServerSettings
 from mimonets.serving.tenants import Tenant, Tenants, read_keys
-from mimonets.serving.wishes import RequestError, make_ticket, read_wish
 from serving.fakes import SPEC, FakeEngine, client_of, images, make_server, tensor
 
 INFER = "/v2/models/digits/infer"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mimonets.serving.batcher import Batcher, RefusedError
-from mimonets.serving.lanes import Lane, Ticket
+from mimonets.serving.model_queue import ModelQueue, Ticket
 from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.policy import Policy
 
@@ -18,7 +18,7 @@ MODES = [
 
 def make(**limits):
     batcher = Batcher(**limits)
-    lane = Lane("model", Policy(MODES))
+    lane = ModelQueue("model", Policy(MODES))
     batcher.lanes.append(lane)
     return batcher, lane
 
@@ -43,7 +43,7 @@ class Server(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.batcher, _ = make()
-        self.batcher.lanes.append(Lane("other", Policy(MODES[:1])))
+        self.batcher.lanes.append(ModelQueue("other", Policy(MODES[:1])))
         self.lanes = self.batcher.lanes
         self.admitted, self.ended = [], []
 
@@ -274,7 +274,7 @@ def test_a_short_group_reports_the_mode_of_its_number(members):
 def test_what_waits_for_another_model_counts_as_slow_as_it_must_run():
     for limit, passes in ((0, 9), (2, 3)):
         batcher, lane = make()
-        other = Lane("other", Policy(MODES))
+        other = ModelQueue("other", Policy(MODES))
         batcher.lanes.append(other)
         for _ in range(9):
             batcher.offer(other, ticket(slo=0.1, limit=limit), 0.0)
@@ -293,7 +293,7 @@ def test_what_waits_for_another_model_counts_as_slow_as_it_must_run():
 
 def test_the_model_whose_request_is_most_urgent_runs_first():
     batcher, lane = make()
-    other = Lane("other", Policy(MODES))
+    other = ModelQueue("other", Policy(MODES))
     batcher.lanes.append(other)
     batcher.offer(lane, ticket(slo=0.5), 0.0)
     batcher.offer(other, ticket(slo=0.1), 0.0)

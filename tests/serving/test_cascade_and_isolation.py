@@ -4,10 +4,10 @@ import torch
 
 import mimonets as mn
 from mimonets._inputs import InputSpec
-from mimonets.cli._opening import open_network
+from mimonets.cli.open_models import open_network
 from mimonets.inference.cascade import choose_threshold, thresholds
 from mimonets.inference.manifest import read_manifest
-from mimonets.serving.isolation import by_gradient, constant, measure_isolation, noise
+from mimonets.loadtest.isolation import by_gradient, constant, measure_isolation, noise
 from serving.test_clients import TINY
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mimonets.cli import serve
-from numbers_in_docs import ROOT
+from results_files import ROOT
 from serving.fakes import make_app, make_server
 
 CONTAINER = ROOT / "deploy" / "Containerfile"

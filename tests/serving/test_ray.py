@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mimonets.cli.main import main
-from mimonets.serving.load import Samples, send
+from mimonets.loadtest.load import Samples, send
 from serving.test_serve_command import free_port, small_model
 
 SLO = 10.0

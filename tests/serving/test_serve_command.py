@@ -19,8 +19,8 @@ from torch import nn
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.cli import serve
-from mimonets.cli._opening import name_and_folders, open_network, weights_in
 from mimonets.cli.main import main
+from mimonets.cli.open_models import name_and_folders, open_network, weights_in
 from mimonets.cli.serve import write_samples
 from mimonets.models import GearedWideResNet, GearedWideResNetConfig
 from mimonets.recipes import load_recipe

@@ -14,16 +14,16 @@ import torch
 
 from mimonets import Engine, MIMOFormer, MIMOFormerConfig
 from mimonets._inputs import InputSpec
+from mimonets.loadtest.demo import DemoLoad
 from mimonets.serving.batcher import Batcher
-from mimonets.serving.demo import DemoLoad
 from mimonets.serving.jobs import Item
-from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
+from mimonets.serving.model_queue import ModelQueue, Ticket
 from mimonets.serving.modes import Mode, ServiceTime
 from mimonets.serving.networks import PADDING, Network, Point, superposed
 from mimonets.serving.policy import Policy
+from mimonets.serving.request_options import RequestError, RequestOptions
 from mimonets.serving.tenants import EVERYONE, Tenant, Tenants
-from mimonets.serving.wishes import RequestError, Wish
 from serving.fakes import (
     ACCURACIES,
     SPEC,
@@ -401,7 +401,7 @@ def test_8_a_request_that_fits_only_the_old_version_is_503():
         specs.append(replace(SPEC, shape=(1, 4, 4)))
         await server.load("digits")
         with pytest.raises(RequestError, match="takes other inputs: ask again") as caught:
-            await server.answer(old, images(1), Wish(), EVERYONE)
+            await server.answer(old, images(1), RequestOptions(), EVERYONE)
         assert caught.value.status == 503
 
     specs = [SPEC]
@@ -409,7 +409,10 @@ def test_8_a_request_that_fits_only_the_old_version_is_503():
 
 
 def test_8_inputs_of_a_version_that_is_gone_do_not_count_against_their_tenant():
-    batcher, lane = Batcher(quotas={"shop": 1}), Lane("digits", Policy([Mode(1, ServiceTime())]))
+    batcher, lane = (
+        Batcher(quotas={"shop": 1}),
+        ModelQueue("digits", Policy([Mode(1, ServiceTime())])),
+    )
     one = Ticket(images(1), 1, 0.0, 1.0, tenant="shop", size=16)
     batcher.offer(lane, one, 0.0)  # the lane is not among those that are served
     batcher.end(one, TimeoutError("late"))
@@ -745,7 +748,7 @@ def test_two_changes_of_the_load_at_once_start_one_process(monkeypatch):
 
 def test_the_load_stops_when_no_page_is_left(monkeypatch):
     async def main():
-        monkeypatch.setattr("mimonets.serving.demo.ABSENCE", 0.02)
+        monkeypatch.setattr("mimonets.loadtest.demo.ABSENCE", 0.02)
         demo = DemoLoad("", "")
         demo.rate = 20.0
         with demo.watched():

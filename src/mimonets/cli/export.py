@@ -60,9 +60,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Export a network, and say what each mode is worth."""
+    from mimonets.checkpoints import load
+    from mimonets.checkpoints.shipped import card_accuracy, find_folder
     from mimonets.inference import export, read_manifest
-    from mimonets.models import load
-    from mimonets.models.pretrained import card_accuracy, find_folder
 
     source = find_folder(args.source)
     is_run = (source / "recipe.yaml").is_file()
@@ -107,7 +107,7 @@ def run(args: Namespace) -> None:
 
 def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
     """Find the recipe whose data to measure on; None if there is none, or none is asked for."""
-    from mimonets.models.pretrained import pretrained_names, read_card
+    from mimonets.checkpoints.shipped import pretrained_names, read_card
     from mimonets.recipes import data_settings, load_recipe
     from mimonets.recipes.execute import read_run
 

@@ -59,8 +59,8 @@ def run(args: Namespace) -> None:
     """Send the load and say what came back."""
     import numpy as np
 
-    from mimonets.serving.load import Samples, random_samples, send
-    from mimonets.serving.workloads import WORKLOADS, read_trace
+    from mimonets.loadtest.load import Samples, random_samples, send
+    from mimonets.loadtest.workloads import WORKLOADS, read_trace
 
     url, description = _find_model(args.url.rstrip("/"), args.key)
     if args.trace is not None:

@@ -101,8 +101,8 @@ def run(args: Namespace) -> None:
         raise ValueError(
             f"Serving needs more packages ({error.name}): {install_line('serve')}."
         ) from None
-    from mimonets.cli._opening import name_and_folders
-    from mimonets.serving.demo import DemoLoad
+    from mimonets.cli.open_models import name_and_folders
+    from mimonets.loadtest.demo import DemoLoad
 
     if args.ray:
         _run_on_ray(args)
@@ -134,7 +134,7 @@ def port(text: str) -> int:
 
 def make_server(args: Namespace) -> Any:
     """Make the server that the arguments describe; its models are loaded when it starts."""
-    from mimonets.cli._opening import name_and_folders, open_network
+    from mimonets.cli.open_models import name_and_folders, open_network
     from mimonets.inference.engine import available_cores
     from mimonets.serving.policy import PolicySettings
     from mimonets.serving.run import is_loopback
@@ -207,7 +207,7 @@ def _run_on_ray(args: Namespace) -> None:
 
 def _absolute(args: Namespace) -> Namespace:
     """Name models by whole paths: replicas run in another folder."""
-    from mimonets.cli._opening import name_and_folders
+    from mimonets.cli.open_models import name_and_folders
 
     named = (name_and_folders(text) for text in args.models or [DEFAULT])
     models = [f"{name}={','.join(str(f.resolve()) for f in folders)}" for name, folders in named]
@@ -219,7 +219,7 @@ def write_samples(folder: Path, path: Path) -> Path:
     """Write labelled test images of a run for the demo's load."""
     import numpy as np
 
-    from mimonets.cli._opening import run_folder_of, weights_in
+    from mimonets.cli.open_models import run_folder_of, weights_in
     from mimonets.recipes import load_recipe
     from mimonets.recipes.execute import read_run, split_batches
 

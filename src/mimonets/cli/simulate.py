@@ -71,7 +71,7 @@ def run(args: Namespace) -> None:
     from dataclasses import asdict, replace
 
     from mimonets.evaluation.provenance import environment
-    from mimonets.serving.comparison import (
+    from mimonets.loadtest.comparison import (
         Comparison,
         compare,
         comparison_table,

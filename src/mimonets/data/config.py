@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from mimonets._config import Config, is_whole, whole
+from mimonets._config import Config, integer, is_integer
 from mimonets._messages import did_you_mean
 from mimonets.data.dataset import DataSet
 
@@ -22,18 +22,22 @@ class DataConfig(Config):
     name: str = "digits"  # digits ship with scikit-learn: no download
     dir: str | None = None  # where the original files are, or are put; for folder and npz the data
     download: bool = True  # fetch missing files from the data's official home
-    validation: int | None = whole(None, least=0)  # held out of training; None: as the source does
-    fold: int | None = whole(None, least=0)  # digits-writers: which 300 to test on; None: the last
-    limit: int | None = whole(None)  # at most so many items per split, drawn by the seed
-    seed: int = whole(0, least=0)  # decides what is held out, limited and generated
+    validation: int | None = integer(
+        None, least=0
+    )  # held out of training; None: as the source does
+    fold: int | None = integer(
+        None, least=0
+    )  # digits-writers: which 300 to test on; None: the last
+    limit: int | None = integer(None)  # at most so many items per split, drawn by the seed
+    seed: int = integer(0, least=0)  # decides what is held out, limited and generated
     # Images
-    crop: int | None = whole(None)  # cut this centre square out, 20 for MNIST in the paper
+    crop: int | None = integer(None)  # cut this centre square out, 20 for MNIST in the paper
     standardise: bool = True  # to mean 0 and deviation 1; False: to 0..1, black stays 0
     # Sequences
-    length: int | None = whole(None)  # most tokens, or characters of recall and induction
-    min_length: int | None = whole(None, least=0)  # listops: trees longer than this; None: 500
+    length: int | None = integer(None)  # most tokens, or characters of recall and induction
+    min_length: int | None = integer(None, least=0)  # listops: trees longer than this; None: 500
     sizes: tuple[int, int, int] | None = None  # generated: train, validation, test; None: published
-    contour_length: int = whole(14, least=3)  # pathfinder: paddles per snake; 6 easy, 14 hard
+    contour_length: int = integer(14, least=3)  # pathfinder: paddles per snake; 6 easy, 14 hard
     targets: Literal["all", "final"] = "all"  # recall, induction: positions trained on
 
     def problems(self) -> list[str]:
@@ -45,7 +49,7 @@ class DataConfig(Config):
         if sizes is not None and not (
             isinstance(sizes, tuple | list)
             and len(sizes) == 3
-            and all(is_whole(size) for size in sizes)
+            and all(is_integer(size) for size in sizes)
             and min(sizes[0], sizes[2]) >= 1
             and sizes[1] >= 0
         ):

@@ -11,13 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
-from mimonets.layers import (
-    PositionBinding,
-    ShiftedReLU,
-    StreamBatchNorm,
-    StreamUnbinding,
-    TiedLayer,
-)
+from mimonets.bindings import PositionBinding
+from mimonets.layers import ShiftedReLU, StreamBatchNorm, StreamUnbinding, TiedLayer
 from mimonets.models.baselines.datamux_former import GaussianMultiplexing
 from mimonets.models.baselines.geared import GearConv2d, GearLinear
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock

@@ -13,10 +13,10 @@ from rich.table import Table
 from mimonets._figure import new_axes, save_figure
 from mimonets._files import write_text
 from mimonets._show import mmac, progress
+from mimonets.checkpoints import load
 from mimonets.evaluation import BenchSettings, bench, count_macs
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.provenance import environment
-from mimonets.models import load
 from mimonets.recipes import Recipe
 from mimonets.recipes.execute import run_recipe, split_batches
 

@@ -8,10 +8,10 @@ from rich.table import Table
 
 from mimonets._figure import save_figure
 from mimonets.evaluation.provenance import environment
-from mimonets.evaluation.speeds import ENGINES, Point, measure_speeds
 from mimonets.experiments.experiment import Record
 from mimonets.experiments.figures import against_cost
 from mimonets.experiments.plan import Plan, Trial
+from mimonets.experiments.speeds import ENGINES, Point, measure_speeds
 from mimonets.experiments.trained import row_titles
 from mimonets.recipes.execute import make_model
 

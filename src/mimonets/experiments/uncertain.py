@@ -5,9 +5,9 @@ from pathlib import Path
 from statistics import mean
 
 from mimonets._seeds import mean_and_deviation
-from mimonets.evaluation.robustness import judge_everywhere
 from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Record
+from mimonets.experiments.robustness import judge_everywhere
 from mimonets.recipes.execute import open_run
 
 

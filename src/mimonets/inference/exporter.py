@@ -208,7 +208,7 @@ class Exporter:
 
     def _keep_model(self) -> None:
         """Keep one of our own networks as it is, for the PyTorch engines."""
-        from mimonets.models import save
+        from mimonets.checkpoints import save
         from mimonets.models.base import Model
         from mimonets.models.superposed import Superposed
 

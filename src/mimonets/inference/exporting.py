@@ -75,8 +75,8 @@ def export(
     folder = Path(folder).resolve()  # "." has a parent too
     _check_arguments(folder, formats, max_loss)
     if isinstance(model, str | os.PathLike):
-        from mimonets.models import load
-        from mimonets.models.pretrained import find_folder
+        from mimonets.checkpoints import load
+        from mimonets.checkpoints.shipped import find_folder
 
         model = load(find_folder(model))
     manifest = describe(model, input_spec)

@@ -164,7 +164,7 @@ def _load(name: str, folder: Path, manifest: Manifest) -> Any:
             f"backend={name!r} needs the network itself, which {folder} does not hold, since "
             f"{manifest.model} is none of mimonets' own: pass the network to Engine instead."
         )
-    from mimonets.models import load
+    from mimonets.checkpoints import load
 
     check_files(folder, manifest.formats["torch"].files)
     return load(folder / "model")

@@ -1,5 +1,6 @@
 """Modules that carry a superposition safely."""
 
+from mimonets._renamed import renamed
 from mimonets.layers.activations import ActivationName, ShiftedReLU, make_activation
 from mimonets.layers.batch_norm import BatchNorm2d
 from mimonets.layers.isometric import (
@@ -9,12 +10,6 @@ from mimonets.layers.isometric import (
     total_isometry_penalty,
 )
 from mimonets.layers.mode import keep_mode, running, running_mode
-from mimonets.layers.position_binding import (
-    HadamardBinding,
-    HRRBinding,
-    MBATBinding,
-    PositionBinding,
-)
 from mimonets.layers.stream_norm import (
     StreamBatchNorm,
     StreamBatchNorm2d,
@@ -22,29 +17,14 @@ from mimonets.layers.stream_norm import (
     untrained_modes,
 )
 from mimonets.layers.tied import Lanes, TiedConv2d, TiedLayer, TiedLinear
-from mimonets.layers.tiles import (
-    ShrunkTiles,
-    SlowName,
-    Tiles,
-    ViewName,
-    each_alone,
-    full_problems,
-    make_views,
-)
 from mimonets.layers.unbinding import StreamAverage, StreamUnbinding
 
 __all__ = [
     "ActivationName",
     "BatchNorm2d",
-    "HRRBinding",
-    "HadamardBinding",
     "Lanes",
-    "MBATBinding",
-    "PositionBinding",
     "ShiftedReLU",
-    "ShrunkTiles",
     "SkipScale",
-    "SlowName",
     "StreamAverage",
     "StreamBatchNorm",
     "StreamBatchNorm2d",
@@ -52,18 +32,16 @@ __all__ = [
     "TiedConv2d",
     "TiedLayer",
     "TiedLinear",
-    "Tiles",
-    "ViewName",
-    "each_alone",
-    "full_problems",
     "init_convolution",
     "isometry_penalty",
     "keep_mode",
     "make_activation",
-    "make_views",
     "recalibrate",
     "running",
     "running_mode",
     "total_isometry_penalty",
     "untrained_modes",
 ]
+
+_KEYS = ("HRRBinding", "HadamardBinding", "MBATBinding", "PositionBinding", "ShrunkTiles", "Tiles")
+__getattr__ = renamed(__name__, {name: f"mimonets.bindings.{name}" for name in _KEYS})

@@ -1,5 +1,6 @@
-"""Whole networks, and how they are saved and loaded."""
+"""Whole networks: MIMOConv, MIMOFormer, superpose() for any network, and the baselines."""
 
+from mimonets._renamed import renamed
 from mimonets.models.base import (
     ImageModel,
     Model,
@@ -19,8 +20,6 @@ from mimonets.models.baselines.wide_resnet import (
     WideResNetConfig,
 )
 from mimonets.models.builders import register_builder
-from mimonets.models.card import ModelCard
-from mimonets.models.checkpoint import load, read_config, save
 from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
@@ -42,7 +41,6 @@ __all__ = [
     "MIMOFormer",
     "MIMOFormerConfig",
     "Model",
-    "ModelCard",
     "MultipleInput",
     "Performer",
     "PerformerConfig",
@@ -57,10 +55,10 @@ __all__ = [
     "WideResNetConfig",
     "alternatives_of",
     "cost_part_of",
-    "load",
     "name_of",
-    "read_config",
     "register_builder",
-    "save",
     "superpose",
 ]
+
+_MOVED = ("ModelCard", "load", "read_config", "save")
+__getattr__ = renamed(__name__, {name: f"mimonets.checkpoints.{name}" for name in _MOVED})

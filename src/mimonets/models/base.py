@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from mimonets._inputs import InputSpec
-from mimonets.models.hub import OnHub
 
+HUB = "mimonets.checkpoints.hub"
 MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
 MAX_DEPTH = 10_000  # far beyond what anyone trains: a larger number is a mistake
 
@@ -75,6 +77,30 @@ def cost_part_of(model: object, layer: str) -> str:
     if hasattr(model, "cost_part"):
         return str(model.cost_part(layer))
     return layer.partition(".")[0]
+
+
+class OnHub:
+    """``save_pretrained``, ``from_pretrained`` and ``push_to_hub``, as users of the Hub know them.
+
+    :mod:`mimonets.checkpoints.hub` does the work; it knows all models, so it is imported late.
+    """
+
+    def save_pretrained(self, save_directory: str | Path, *, card: Any = None) -> Path:
+        """Save into a folder, with a model card; see :func:`mimonets.checkpoints.hub`."""
+        return import_module(HUB).save_pretrained(self, save_directory, card=card)
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload to a repository of the Hub, which is made if it is not there; returns its URL."""
+        return import_module(HUB).push_to_hub(self, repo_id, **options)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
+        """Load a model from a folder, or from a repository of the Hugging Face Hub.
+
+        ``map_location`` is the device, ``network`` is for superposed networks, and everything else
+        goes to ``huggingface_hub.snapshot_download``.
+        """
+        return import_module(HUB).from_pretrained(cls, pretrained_model_name_or_path, **options)
 
 
 class Model(nn.Module, OnHub):

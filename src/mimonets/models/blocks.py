@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.attention.modules import Attention, FavorS, FeatureAttention
-from mimonets.models.carried import Carried, Normed
+from mimonets.models.factored_streams import FactoredStreams, Normed
 from mimonets.models.sequence import TransformerConfig
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
@@ -122,7 +122,7 @@ class SuperposedMLPBlock(Block):
             bundle = self.bundle(x, mask, dim=1)
         return self.retrieve(bundle, self.attend(normed, normed, mask), x)
 
-    def carry(self, x: Tensor | Carried, mask: Tensor | None) -> Carried:
+    def carry(self, x: Tensor | FactoredStreams, mask: Tensor | None) -> FactoredStreams:
         """Do what ``forward`` does, without writing the streams down; inference only."""
         if isinstance(x, Tensor):
             bundle, attended = self.bundle(x, mask, dim=1), self.attend_streams(self.norm1(x), mask)
@@ -132,7 +132,7 @@ class SuperposedMLPBlock(Block):
             keys = self.embedding_keys[:m, :n]
             bundle = x.z if self.continues else x.bundle(keys, mask)
             attended = self.attend_carried(x.normed(self.norm1, mask), mask, keys)
-        return Carried(self.feed_forward(bundle + attended), keys)
+        return FactoredStreams(self.feed_forward(bundle + attended), keys)
 
     def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to streams that are written down: (g, m, n, t, e) -> (g, n, t, e)."""

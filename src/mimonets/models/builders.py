@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mimonets._config import is_whole
+from mimonets._config import is_integer
 from mimonets._messages import did_you_mean, first_line, short
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
@@ -104,7 +104,7 @@ def make_example(described: Any) -> Tensor:
     """Make inputs (1, ...) of what :func:`describe_example` gave; refuse anything else."""
     fields = described if isinstance(described, dict) else {}
     shape, dtype, values = (fields.get(name) for name in ("shape", "dtype", "values"))
-    sizes = isinstance(shape, list) and len(shape) < 10 and all(map(is_whole, shape))
+    sizes = isinstance(shape, list) and len(shape) < 10 and all(map(is_integer, shape))
     if not sizes or not all(side >= 1 for side in shape or ()) or str(dtype) not in DTYPES:
         raise ValueError(f"its example is {short(described)}, no description of inputs")
     count = math.prod(shape or ())
@@ -112,7 +112,7 @@ def make_example(described: Any) -> Tensor:
         raise ValueError(f"its example of shape {short(shape)} is too large")
     if values is None:
         return torch.zeros(1, *(shape or ()), dtype=DTYPES[str(dtype)])
-    fitting = isinstance(values, list) and len(values) == count and all(map(is_whole, values))
+    fitting = isinstance(values, list) and len(values) == count and all(map(is_integer, values))
     if not fitting or not all(abs(value) < 2**31 for value in values):
         raise ValueError(f"its example has values {short(values)} that do not fit its shape")
     return torch.tensor(values, dtype=DTYPES[str(dtype)]).reshape(1, *(shape or ()))

@@ -7,21 +7,23 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._config import size, whole
-from mimonets.layers import (
-    ActivationName,
+from mimonets._config import integer, size
+from mimonets.bindings import (
     HRRBinding,
-    Lanes,
     MBATBinding,
     PositionBinding,
     SlowName,
-    StreamAverage,
-    StreamUnbinding,
     Tiles,
     ViewName,
     each_alone,
     full_problems,
     make_views,
+)
+from mimonets.layers import (
+    ActivationName,
+    Lanes,
+    StreamAverage,
+    StreamUnbinding,
     running,
     total_isometry_penalty,
 )
@@ -53,7 +55,7 @@ class MIMOConvConfig(WideResNetConfig):
     activation: ActivationName = "prelu"
     final_norm: bool = False  # only without it do our MACs match the paper's table
     binding: BindingName = "hrr"  # circular convolution, matrices, tiles or tied lanes
-    bind_after_stage: int = whole(0, least=0)  # stages that every input passes by itself first
+    bind_after_stage: int = integer(0, least=0)  # stages that every input passes by itself first
     stream_keys: KeyName = "gaussian"  # what the keys are drawn from; slots are matrices
     trainable_keys: bool = True
     unbinding_relu: bool = True  # ReLU after the unbinding matrices
@@ -148,7 +150,7 @@ class MIMOConv(ImageModel):
     everything between works too.
 
     With ``binding="tiles"`` or ``"tied"``, beyond the paper, streams are not added up: they lie
-    side by side, in space (:mod:`mimonets.layers.tiles`) or in lanes of the feature maps
+    side by side, in space (:mod:`mimonets.bindings.tiles`) or in lanes of the feature maps
     (:mod:`mimonets.layers.tied`), and one classifier reads each from its own place.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Literal, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._config import MAX_SIZE, is_whole
+from mimonets._config import MAX_SIZE, is_integer
 from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.models.baselines.transformer import PerformerConfig, make_features
 from mimonets.models.blocks import Block, FullySuperposedBlock, SuperposedMLPBlock
@@ -41,7 +41,7 @@ class MIMOFormerConfig(PerformerConfig):
         if (
             not isinstance(grid, tuple)
             or len(grid) != 2
-            or not all(is_whole(side) and 1 <= side <= MAX_SIZE for side in grid)
+            or not all(is_integer(side) and 1 <= side <= MAX_SIZE for side in grid)
         ):
             found.append(f"grid={grid!r} must be two integers >= 1, such as (2, 2).")
         if self.shared_keys and self.superpose != "attention+mlp":

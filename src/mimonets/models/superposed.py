@@ -15,20 +15,21 @@ from torch import Generator, Tensor, nn
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import first_line
-from mimonets.layers import PositionBinding, StreamBatchNorm, running
-from mimonets.layers.insertion import BindAfter
+from mimonets.bindings import PositionBinding
+from mimonets.bindings.insertion import BindAfter
+from mimonets.layers import StreamBatchNorm, running
 from mimonets.layers.tying import tie
+from mimonets.models.base import OnHub
 from mimonets.models.builders import build
-from mimonets.models.hub import OnHub
-from mimonets.models.opening import (
+from mimonets.models.probe import find_module, replace_module, try_pass
+from mimonets.models.superposed_config import BINDINGS, SuperposedConfig
+from mimonets.models.surgery import (
     answer_in,
     check_boundary,
     insert,
     parts_of,
     trial_inputs,
 )
-from mimonets.models.superposed_config import BINDINGS, SuperposedConfig
-from mimonets.models.trial import find_module, replace_module, try_pass
 from mimonets.vsa import check_active_streams
 
 MASKS = ("mask", "attention_mask")  # names of the mask of real tokens, True = real

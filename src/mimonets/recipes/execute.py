@@ -9,13 +9,14 @@ import torch
 
 from mimonets._device import choose_device
 from mimonets._inputs import InputSpec
+from mimonets.checkpoints import load
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
 from mimonets.data.registry import split_batches as data_batches
 from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
 from mimonets.evaluation.macs import count_macs, default_modes
-from mimonets.models import Model, Superposed, load
+from mimonets.models import Model, Superposed
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train

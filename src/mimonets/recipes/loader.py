@@ -10,8 +10,9 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from mimonets._messages import did_you_mean, shorten
+from mimonets.checkpoints import load, read_config
 from mimonets.data import AugmentConfig, DataConfig
-from mimonets.models import MODELS, SuperposedConfig, load, read_config
+from mimonets.models import MODELS, SuperposedConfig
 from mimonets.recipes.families import find_recipe
 from mimonets.training.config import TrainConfig
 

@@ -24,9 +24,9 @@ from mimonets.serving.infer import (
 )
 from mimonets.serving.infer import infer as answer_question
 from mimonets.serving.protocol import describe
+from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server, Version
 from mimonets.serving.tenants import Tenant
-from mimonets.serving.wishes import RequestError
 
 TENSOR_BODY = {
     "requestBody": {

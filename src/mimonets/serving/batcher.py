@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from mimonets.serving.jobs import Item, Job
-from mimonets.serving.lanes import Answer, Lane, Ticket
+from mimonets.serving.model_queue import Answer, ModelQueue, Ticket
 
 FREE = -inf
 
@@ -34,7 +34,7 @@ class NotFiniteError(ValueError):
 class Work:
     """A job of one lane."""
 
-    lane: Lane
+    lane: ModelQueue
     job: Job
     started: float
     fast: dict[int, Answer] = field(default_factory=dict)  # cascade: {id of item: first answer}
@@ -44,7 +44,7 @@ class Batcher:
     """All lanes of a server, and one engine thread that serves them in turn."""
 
     def __init__(self, *, max_bytes: int | None = None, quotas: Mapping[str, int] | None = None):
-        self.lanes: list[Lane] = []
+        self.lanes: list[ModelQueue] = []
         self.max_bytes = max_bytes  # queued by all together
         self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
         self.queued_bytes = 0
@@ -55,7 +55,7 @@ class Batcher:
         self._ended: float | None = None  # end of the last job, if others waited for the engine
         self._number = 0
 
-    def offer(self, lane: Lane, ticket: Ticket, now: float) -> None:
+    def offer(self, lane: ModelQueue, ticket: Ticket, now: float) -> None:
         """Queue a request, or raise RefusedError at once if it could not be answered in time."""
         quota = self.quotas.get(ticket.tenant)
         if quota is not None and self.queued.get(ticket.tenant, 0) + ticket.count > quota:
@@ -249,7 +249,7 @@ class Batcher:
             return Work(lane, job, now, fast), ended
         return None, ended
 
-    def _flush(self, lane: Lane) -> list[Ticket]:
+    def _flush(self, lane: ModelQueue) -> list[Ticket]:
         pairs, lane.reruns = lane.reruns, []
         return self._answer(pairs)
 

@@ -11,10 +11,10 @@ from mimonets._inputs import InputSpec
 from mimonets.serving.app import answer, authorise, read_request
 from mimonets.serving.images import read_data_url, read_images
 from mimonets.serving.infer import Departure
-from mimonets.serving.lanes import Ticket
+from mimonets.serving.model_queue import Ticket
 from mimonets.serving.protocol import read_json, softmax
+from mimonets.serving.request_options import RequestError, how, leave_out_foreign, read_wish
 from mimonets.serving.server import Count, Server
-from mimonets.serving.wishes import RequestError, how, leave_out_foreign, read_wish
 
 BODY = {
     "requestBody": {

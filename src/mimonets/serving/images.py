@@ -11,7 +11,7 @@ import numpy as np
 from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
 from mimonets.serving.networks import Array
-from mimonets.serving.wishes import RequestError
+from mimonets.serving.request_options import RequestError
 
 FORMATS = ("PNG", "JPEG")
 MAX_PIXELS = 16_000_000

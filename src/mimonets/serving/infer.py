@@ -17,9 +17,9 @@ from fastapi import FastAPI, Request
 
 from mimonets.serving.batcher import RefusedError
 from mimonets.serving.protocol import read_question, write_answer
+from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.tenants import Tenant
-from mimonets.serving.wishes import RequestError
 
 log = logging.getLogger(__name__)
 Receive = Callable[[], Awaitable[Any]]

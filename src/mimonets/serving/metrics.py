@@ -9,7 +9,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from mimonets.serving.batcher import Work
-from mimonets.serving.lanes import Ticket
+from mimonets.serving.model_queue import Ticket
 from mimonets.serving.modes import Mode
 from mimonets.serving.policy import Policy
 

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from mimonets._inputs import InputSpec
-from mimonets.serving.wishes import RequestError
+from mimonets.serving.request_options import RequestError
 
 
 def read_length(text: str) -> int:

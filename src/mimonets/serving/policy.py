@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from mimonets._config import Config, whole
+from mimonets._config import Config, integer
 from mimonets.serving.jobs import Backlog, Group, Item, Job
 from mimonets.serving.modes import Mode
 
@@ -38,8 +38,8 @@ class PolicySettings(Config):
     """What the operator of a server may choose."""
 
     theta: float = 0.6  # fraction of the time budget that the queue may use
-    passes: int = whole(2)  # passes per job in all modes but the fastest: decide again soon
-    max_passes: int = whole(8)  # at most so many passes per job in the fastest mode
+    passes: int = integer(2)  # passes per job in all modes but the fastest: decide again soon
+    max_passes: int = integer(8)  # at most so many passes per job in the fastest mode
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""

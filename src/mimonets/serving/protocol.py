@@ -13,12 +13,12 @@ import orjson
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
-from mimonets.serving.lanes import Ticket
+from mimonets.serving.model_queue import Ticket
 from mimonets.serving.networks import Array
 from mimonets.serving.numbers import flatten, numbers_of, read_length
-from mimonets.serving.wishes import (
+from mimonets.serving.request_options import (
     RequestError,
-    Wish,
+    RequestOptions,
     check_inputs,
     how,
     is_count,
@@ -48,7 +48,7 @@ class Header:
     shape: list[int]
     size: int | None  # bytes of the tensor that follow; None: it is in the JSON
     data: Any  # the tensor, if it is in the JSON
-    wish: Wish
+    wish: RequestOptions
     id: str | None
     outputs: tuple[tuple[str, bool, int], ...]  # name, binary, classes
 
@@ -70,7 +70,7 @@ class Question:
     """A decoded request."""
 
     inputs: Array
-    wish: Wish = field(default_factory=Wish)
+    wish: RequestOptions = field(default_factory=RequestOptions)
     id: str | None = None
     outputs: tuple[tuple[str, bool, int], ...] = (("logits", False, 0),)  # name, binary, classes
 

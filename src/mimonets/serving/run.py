@@ -12,9 +12,8 @@ from types import FrameType
 import uvicorn
 
 from mimonets.serving.app import make_app
-from mimonets.serving.demo import DemoLoad
 from mimonets.serving.server import Server
-from mimonets.serving.site import add_site
+from mimonets.serving.site import DemoLoad, add_site
 
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
 

@@ -8,17 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mimonets._config import Config, whole
+from mimonets._config import Config, integer
 from mimonets._messages import did_you_mean, short
 from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
-from mimonets.serving.lanes import Lane, Ticket
 from mimonets.serving.metrics import Metrics
+from mimonets.serving.model_queue import ModelQueue, Ticket
 from mimonets.serving.networks import Array, Network
 from mimonets.serving.policy import Policy, PolicySettings
 from mimonets.serving.protocol import KnownHeaders
+from mimonets.serving.request_options import RequestError, RequestOptions, make_ticket
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.warming import warm_up
-from mimonets.serving.wishes import RequestError, Wish, make_ticket
 from mimonets.serving.worker import Worker, resolve
 
 DECODERS = 2  # threads that decode images and load models; never one per request
@@ -30,10 +30,10 @@ class ServerSettings(Config):
 
     slo: float = 0.1  # seconds for a request that names no timeout
     policy: PolicySettings = field(default_factory=PolicySettings)
-    max_body: int = whole(64 * 2**20, least=1024)  # bytes of one request
-    max_inputs: int = whole(256)  # of one request
-    max_queued: int = whole(512 * 2**20, least=1024)  # bytes of all that waits
-    max_pixels: int = whole(16_000_000)  # of all image files of one request
+    max_body: int = integer(64 * 2**20, least=1024)  # bytes of one request
+    max_inputs: int = integer(256)  # of one request
+    max_queued: int = integer(512 * 2**20, least=1024)  # bytes of all that waits
+    max_pixels: int = integer(16_000_000)  # of all image files of one request
     body_timeout: float = 30.0  # seconds that a client may take to send its request
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
 
@@ -50,7 +50,7 @@ class Version:
     """One loaded network and its queue."""
 
     network: Network
-    lane: Lane
+    lane: ModelQueue
     headers: KnownHeaders = field(default_factory=KnownHeaders)  # of requests that came before
 
     @property
@@ -147,7 +147,7 @@ class Server:
             await loop.run_in_executor(self.pool, network.open)
             modes = await warm_up(network, self.worker, self.clock)
             self._loads[name] += 1
-            lane = Lane(name, Policy(modes, self.settings.policy), str(self._loads[name]))
+            lane = ModelQueue(name, Policy(modes, self.settings.policy), str(self._loads[name]))
             version = Version(network, lane)
             self.worker.add_lane(lane, network)
             self.on_load()
@@ -180,7 +180,7 @@ class Server:
         self,
         version: Version,
         inputs: Array,
-        wish: Wish,
+        wish: RequestOptions,
         tenant: Tenant,
         leaving: Leaving | None = None,
         begun: float | None = None,

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -12,10 +12,9 @@ from starlette.responses import StreamingResponse
 
 from mimonets._messages import short
 from mimonets.serving.app import answer, authorise, read_request
-from mimonets.serving.demo import DemoLoad
 from mimonets.serving.protocol import read_json
+from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server
-from mimonets.serving.wishes import RequestError
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
@@ -28,6 +27,27 @@ SAFE = {
     "Cache-Control": "no-cache",
 }
 INTERVAL = 0.5  # seconds between two events
+
+
+class DemoLoad(Protocol):
+    """A load that the page's slider sets, such as that of :mod:`mimonets.loadtest.demo`."""
+
+    max_rate: float
+
+    def about(self) -> dict[str, Any]:
+        """Give what the page shows before it starts."""
+
+    def state(self) -> dict[str, Any]:
+        """Give the rate and what came back."""
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Go on while a page looks."""
+
+    async def set_rate(self, rate: float) -> None:
+        """Send so many inputs per second."""
+
+    async def stop(self) -> None:
+        """End it."""
 
 
 def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None:

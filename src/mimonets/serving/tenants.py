@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import Config, is_whole
+from mimonets._config import Config, is_integer
 from mimonets._messages import did_you_mean
 
 
@@ -25,7 +25,7 @@ class Tenant(Config):
         found = super().problems()
         if not isinstance(self.name, str) or not self.name:
             found.append(f"tenant={self.name!r} must be a name.")
-        if self.quota is not None and (not is_whole(self.quota) or self.quota < 1):
+        if self.quota is not None and (not is_integer(self.quota) or self.quota < 1):
             found.append(f"quota={self.quota!r} must be an integer >= 1.")
         return found
 

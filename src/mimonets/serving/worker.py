@@ -15,7 +15,7 @@ import numpy as np
 
 from mimonets.serving.batcher import Batcher, Work
 from mimonets.serving.jobs import Item
-from mimonets.serving.lanes import Lane, Ticket
+from mimonets.serving.model_queue import ModelQueue, Ticket
 from mimonets.serving.networks import Array, Network
 from mimonets.serving.policy import DECAY, MISS_FACTOR
 
@@ -58,13 +58,13 @@ class Worker:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def add_lane(self, lane: Lane, network: Network) -> None:
+    def add_lane(self, lane: ModelQueue, network: Network) -> None:
         """Open a queue for a network."""
         with self._changed:
             self.batcher.lanes.append(lane)
             self.networks[id(lane)] = network
 
-    def drop_lane(self, lane: Lane) -> bool:
+    def drop_lane(self, lane: ModelQueue) -> bool:
         """Close the queue of an old version once nothing of it is left; False until then."""
         with self._changed:
             runs = self._running is not None and self._running.lane is lane
@@ -76,7 +76,7 @@ class Worker:
             self._slabs.pop(id(lane), None)
             return True
 
-    def submit(self, lane: Lane, ticket: Ticket) -> asyncio.TimerHandle:
+    def submit(self, lane: ModelQueue, ticket: Ticket) -> asyncio.TimerHandle:
         """Queue a request (raises RefusedError) and arm the timer of its deadline. On the loop."""
         assert self._loop is not None
         now = self.clock()
@@ -202,7 +202,7 @@ class Worker:
         return found
 
     def _alone(
-        self, lane: Lane, network: Network, item: Item
+        self, lane: ModelQueue, network: Network, item: Item
     ) -> dict[int, tuple[Any, float] | Exception]:
         """Run one input by itself in the slowest mode; nothing if even that is not finite."""
         try:
@@ -213,7 +213,7 @@ class Worker:
             return {}
         return {id(item): (output[0], float(confidence(output)[0]))}
 
-    def _gather(self, lane: Lane, network: Network, items: Sequence[Item]) -> Array:
+    def _gather(self, lane: ModelQueue, network: Network, items: Sequence[Item]) -> Array:
         """Copy inputs side by side into memory that is kept."""
         slab = self._slabs.get(id(lane))
         if slab is None or len(slab) < len(items):

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from mimonets._config import is_whole
+from mimonets._config import is_integer
 from mimonets.theory.dimensionality import check_dim, check_streams
 from mimonets.theory.tails import hoeffding_bound
 
@@ -36,7 +36,7 @@ def cleanup_noise_bound(values: Tensor, item: Tensor, stream: int, alpha: float)
     >>> round(cleanup_noise_bound(signs, signs[0], stream=0, alpha=0.5), 6)  # 2 exp(-64 / 8)
     0.000671
     """
-    if not is_whole(stream) or not 0 <= stream < len(values):
+    if not is_integer(stream) or not 0 <= stream < len(values):
         raise ValueError(
             f"stream={stream} is none of the {len(values)} that values hold: pass an integer from "
             f"0 to {len(values) - 1}."
@@ -86,7 +86,7 @@ def wrong_item_bound(dim: int, num_streams: int, items: int) -> float:
     """
     check_dim(dim)
     check_streams(num_streams)
-    if not is_whole(items) or items < 1:
+    if not is_integer(items) or items < 1:
         raise ValueError(f"items={items} does not fit: pass an integer >= 1.")
     damping = 0.0 if num_streams == 1 else math.exp(-1 / (2 * (num_streams - 1)))
     return float((items - 1) * ((1 + damping) / 2) ** dim)

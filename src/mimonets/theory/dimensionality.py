@@ -2,7 +2,7 @@
 
 import math
 
-from mimonets._config import is_whole
+from mimonets._config import is_integer
 
 MANY = 10**9  # counts of streams stop here: more keys than any network has use for
 
@@ -146,13 +146,13 @@ def cutoff(angle: float) -> float:
 
 def check_dim(dim: int) -> None:
     """Refuse what is no width."""
-    if not is_whole(dim) or dim < 1:
+    if not is_integer(dim) or dim < 1:
         raise ValueError(f"dim={dim} is no width: pass an integer >= 1.")
 
 
 def check_streams(num_streams: int) -> None:
     """Refuse what is no number of streams."""
-    if not is_whole(num_streams) or num_streams < 1:
+    if not is_integer(num_streams) or num_streams < 1:
         raise ValueError(f"num_streams={num_streams} does not fit: pass an integer >= 1.")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mimonets._config import is_whole
+from mimonets._config import is_integer
 from mimonets.theory.cleanup import cleanup_noise_typical, wrong_item_bound
 from mimonets.theory.dimensionality import (
     MANY,
@@ -192,7 +192,7 @@ def _check(
         "tokens": (tokens, MANY),
     }
     for name, (value, most) in whole.items():
-        if not is_whole(value) or not 1 <= value <= most:
+        if not is_integer(value) or not 1 <= value <= most:
             raise ValueError(f"{name}={value} does not fit: pass an integer from 1 to {most}.")
     check_probability(probability)
     if not alpha > 0:

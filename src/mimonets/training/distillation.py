@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mimonets.bindings.insertion import ClassifierPerStream, CutBefore, UnbindBefore
+from mimonets.checkpoints import load
 from mimonets.data.interface import IGNORED
-from mimonets.layers.insertion import ClassifierPerStream, CutBefore, UnbindBefore
-from mimonets.models import Superposed, load
+from mimonets.models import Superposed
 from mimonets.models.evaluating import evaluating
 from mimonets.training.batch import Batch
 from mimonets.training.compiling import make_fast

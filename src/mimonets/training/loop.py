@@ -14,8 +14,8 @@ from typing import Any
 from mimonets.data.interface import as_batches
 from mimonets.training.batch import shard
 from mimonets.training.config import TrainConfig
+from mimonets.training.epoch_end import end_epoch, finish, validate
 from mimonets.training.identity import Identity
-from mimonets.training.keep import end_epoch, finish, validate
 from mimonets.training.launch import check_batch, check_fit, launch_fabric, workplace
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
 from mimonets.training.result import Row, TrainResult

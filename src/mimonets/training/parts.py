@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mimonets._config import Config, is_number, is_whole, number, whole
+from mimonets._config import Config, integer, is_integer, is_number, number
 
 OptimizerName = Literal["sgd", "adamw"]
 ScheduleName = Literal["onecycle", "linear-onecycle", "warmup", "constant"]
@@ -23,11 +23,11 @@ KeptModel = Literal["best", "last"]
 class LengthConfig(Config):
     """How long, and how much at a time."""
 
-    epochs: int = whole(1200)  # 50 for MNIST, 200 for SVHN
-    steps: int | None = whole(None)  # so many optimiser steps instead, as the paper for LRA
-    batch_size: int = whole(128)  # superpositions per step: mode A takes batch_size x A inputs
+    epochs: int = integer(1200)  # 50 for MNIST, 200 for SVHN
+    steps: int | None = integer(None)  # so many optimiser steps instead, as the paper for LRA
+    batch_size: int = integer(128)  # superpositions per step: mode A takes batch_size x A inputs
     per_stream: bool = True  # False: batch_size counts all inputs of a step, as on LRA
-    seed: int = whole(0, least=0)  # decides modes, mixing and dropout, step by step
+    seed: int = integer(0, least=0)  # decides modes, mixing and dropout, step by step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class ModesConfig(Config):
         if modes is not None and not (
             isinstance(modes, Mapping)
             and modes
-            and all(is_whole(mode) and mode >= 1 for mode in modes)
+            and all(is_integer(mode) and mode >= 1 for mode in modes)
             and all(is_number(share) and share >= 0 for share in modes.values())
             and abs(sum(modes.values()) - 1) < 1e-6
         ):
@@ -191,7 +191,7 @@ class StabilityConfig(Config):
 
     # Skip a batch whose gradient norm exceeds this many times last epoch's mean.
     grad_filter: float | None = number(10.0, optional=True, above=1)
-    max_skips: int = whole(50)  # so many skipped batches in a row stop the run
+    max_skips: int = integer(50)  # so many skipped batches in a row stop the run
     max_skip_share: float = number(0.5, above=0, most=1)  # so does such a share of an epoch
     grad_clip: float | None = number(None, above=0)  # clip the gradient's norm
     ema: float | None = number(None, least=0, below=1)  # decay of averaged weights, used instead
@@ -204,11 +204,11 @@ class HardwareConfig(Config):
     precision: PrecisionName = "32"  # or bf16: mixed precision
     # Work on a batch in so many parts: less memory, the same step (but for distill_features, which
     # compares the inputs of a part).
-    accumulate: int = whole(1)
+    accumulate: int = integer(1)
     accelerator: str = "auto"  # or cpu, cuda, mps
-    devices: int = whole(1)  # processes on this machine, each with a batch of its own
-    num_nodes: int = whole(1)  # machines
-    threads: int | None = whole(None, most=1024)  # CPU threads; None: as many as PyTorch chooses
+    devices: int = integer(1)  # processes on this machine, each with a batch of its own
+    num_nodes: int = integer(1)  # machines
+    threads: int | None = integer(None, most=1024)  # CPU threads; None: as many as PyTorch chooses
     compile: bool = False  # through torch.compile: a slow start, then faster steps
     matmul_precision: MatmulPrecision = "high"  # on CUDA: TF32; highest: full float32
     cudnn_benchmark: bool = True  # on CUDA: time the convolution algorithms, use the fastest
@@ -220,11 +220,11 @@ class RecordConfig(Config):
     """What is measured and written down."""
 
     keep: KeptModel | None = None  # the model to measure; None: best if there is validation data
-    checkpoint_every: int | None = whole(None)  # steps; besides every epoch's end
+    checkpoint_every: int | None = integer(None)  # steps; besides every epoch's end
     checkpoint_seconds: float = number(600.0, above=0, most=float("inf"))  # and after this time
-    evaluate_every: int = whole(1, least=0)  # epochs; 0: only at the end
+    evaluate_every: int = integer(1, least=0)  # epochs; 0: only at the end
     evaluate_modes: tuple[int, ...] | None = None  # None: those that are trained
-    recalibrate_batches: int = whole(8, least=0)  # for batch norm in modes not trained; 0: do not
+    recalibrate_batches: int = integer(8, least=0)  # for batch norm in modes not trained; 0: do not
 
     def __post_init__(self) -> None:
         """Check all settings; lists that were read from JSON or YAML become tuples."""
@@ -235,7 +235,7 @@ class RecordConfig(Config):
         """List what is wrong with these settings, one sentence each."""
         found, chosen = super().problems(), self.evaluate_modes
         if chosen is not None and not (
-            isinstance(chosen, tuple) and chosen and all(is_whole(m) and m >= 1 for m in chosen)
+            isinstance(chosen, tuple) and chosen and all(is_integer(m) and m >= 1 for m in chosen)
         ):
             found.append(f"evaluate_modes={chosen!r} must list integers >= 1, or be null.")
         return found

@@ -21,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mimonets._files import what_it_is, write_safely, write_text
+from mimonets.checkpoints import save
 from mimonets.evaluation.provenance import environment
-from mimonets.models import Model, Superposed, save
+from mimonets.models import Model, Superposed
 from mimonets.training.identity import Identity
 from mimonets.training.lock import OURS, FolderLock
 from mimonets.training.result import TrainResult

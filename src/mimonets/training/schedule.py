@@ -4,7 +4,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from mimonets.layers import PositionBinding, ShiftedReLU, StreamUnbinding, TiedLayer
+from mimonets.bindings import PositionBinding
+from mimonets.layers import ShiftedReLU, StreamUnbinding, TiedLayer
 from mimonets.models.sequence import Embedding
 from mimonets.training.config import TrainConfig
 

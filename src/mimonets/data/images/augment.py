@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mimonets._config import Config, whole
+from mimonets._config import Config, integer
 
 # b images   c channels   h, w height and width
 
@@ -24,7 +24,7 @@ class AugmentConfig(Config):
     0
     """
 
-    padding: int = whole(4, least=0)  # on each side, before a random crop of the old size
+    padding: int = integer(4, least=0)  # on each side, before a random crop of the old size
     mode: Literal["zero", "reflect"] = "zero"  # what the padding is filled with
     flip: bool = True  # left and right change places with probability 1/2
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets._config import is_number, is_whole
+from mimonets._config import is_integer, is_number
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
 from mimonets.layers import BatchNorm2d, init_convolution
@@ -72,7 +72,7 @@ class GearedWideResNetConfig(WideResNetConfig):
             )
         if not all(is_number(width) and 0 < width <= 1 for width in widths):
             found.append(f"widths={widths} must be fractions above 0 and at most 1.")
-        wrong = [shrink for shrink in shrinks if not is_whole(shrink) or shrink < 1]
+        wrong = [shrink for shrink in shrinks if not is_integer(shrink) or shrink < 1]
         if wrong or (not found and self.image_size // max(shrinks) < MIN_IMAGE_SIZE):
             found.append(
                 f"shrinks={shrinks} must be integers >= 1 that leave {MIN_IMAGE_SIZE} of "

@@ -10,7 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets._config import Config, is_whole, size
+from mimonets._config import Config, is_integer, size
 from mimonets.layers import (
     ActivationName,
     BatchNorm2d,
@@ -56,7 +56,7 @@ class WideResNetConfig(Config):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        if is_whole(self.depth) and self.depth >= 10 and self.depth % 6 != 4:
+        if is_integer(self.depth) and self.depth >= 10 and self.depth % 6 != 4:
             found.append(
                 f"depth={self.depth} does not split into three equal stages: "
                 f"a WideResNet needs depth = 6n + 4, such as 10, 16 or 28."

@@ -1,0 +1,66 @@
+"""Trained models that ship with the package: folders of ``weights/``, ready without a download.
+
+Each is a checkpoint with a model card beside it: ``config.json``, ``model.safetensors`` and
+``README.md``.
+"""
+
+import os
+from pathlib import Path
+
+import torch
+
+from mimonets._messages import did_you_mean
+from mimonets.checkpoints.card import ModelCard
+from mimonets.checkpoints.checkpoint import CONFIG_FILE, load
+from mimonets.models.base import Model
+
+CARD_FILE = "README.md"
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+def pretrained_names() -> list[str]:
+    """List the models that ship with trained weights."""
+    return sorted(path.parent.name for path in WEIGHTS.glob(f"*/{CONFIG_FILE}"))
+
+
+def pretrained_folder(name: str) -> Path:
+    """Find the folder of a model that ships with the package."""
+    if name not in pretrained_names():
+        hint = did_you_mean(name, pretrained_names())
+        raise ValueError(
+            f"No trained weights of {name!r} ship with mimonets{hint}: "
+            f"there are {', '.join(pretrained_names()) or 'none'}."
+        )
+    return WEIGHTS / name
+
+
+def find_folder(name: str | os.PathLike[str]) -> Path:
+    """Find a folder by its path, or by the name of a model that ships with the package."""
+    if Path(name).exists() or len(Path(name).parts) != 1:
+        return Path(name)
+    known = pretrained_names()
+    if str(name) not in known:
+        raise ValueError(
+            f"There is no folder {name}, and no model of that name"
+            f"{did_you_mean(str(name), known)}: pass a folder, or a model that ships with "
+            f"mimonets ({', '.join(known)})."
+        )
+    return pretrained_folder(str(name))
+
+
+def card_accuracy(folder: Path) -> dict[int, float] | None:
+    """Read from the model card in a folder how accurate every mode is; None if it does not say."""
+    card = folder / CARD_FILE
+    if not card.is_file():
+        return None
+    return ModelCard.read_accuracy(card.read_text(encoding="utf-8")) or None
+
+
+def load_pretrained(name: str, *, device: str | torch.device = "cpu") -> Model:
+    """Load a model that ships with the package, in evaluation mode."""
+    return load(pretrained_folder(name), device=device)
+
+
+def read_card(name: str) -> str:
+    """Read the model card of a model that ships with the package."""
+    return (pretrained_folder(name) / CARD_FILE).read_text(encoding="utf-8")

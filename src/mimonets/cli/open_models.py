@@ -1,0 +1,217 @@
+"""Open what ``mimonets serve`` is told to serve: runs, saved models, exports, shipped models."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An engine, and what is known about its modes."""
+
+    engine: Any
+    modes: list[int]  # numbers of active streams that are worth serving
+    accuracies: dict[int, float]
+    confidences: dict[int, float] = field(default_factory=dict)  # cascade: calibrated thresholds
+
+
+def name_and_folders(text: str) -> tuple[str, list[Path]]:
+    """Read NAME=DIR,DIR; without a name it is the folder's.
+
+    >>> name_and_folders("a=runs/x,runs/y")
+    ('a', [PosixPath('runs/x'), PosixPath('runs/y')])
+    >>> name_and_folders("runs/digits/model")[0]
+    'digits'
+    """
+    name, found, rest = text.partition("=")
+    if Path(text).exists() or "/" in name:  # a folder whose name has = in it
+        found = ""
+    folders = [_find(part) for part in (rest if found else text).split(",")]
+    if not found:
+        whole = folders[0].resolve()
+        name = whole.parent.name if whole.name == "model" else whole.name
+    return name, folders
+
+
+def _find(text: str) -> Path:
+    """Find a folder; only the name of a shipped model needs PyTorch to be found."""
+    if Path(text).exists():
+        return Path(text)
+    from mimonets.checkpoints.shipped import find_folder
+
+    return find_folder(text)
+
+
+def open_network(
+    name: str,
+    folders: Sequence[Path],
+    backend: str,
+    threads: int,
+    *,
+    cascade: float | None = None,
+    shrinks: Sequence[int] = (),
+) -> Any:
+    """Open what is to be served as one model.
+
+    Args:
+        name: of the model.
+        folders: one network, in all its modes or gears, or several to switch between.
+        backend: what runs them.
+        threads: CPU threads of each.
+        cascade: a confidence in place of those that were calibrated at export.
+        shrinks: serve one plain network at these fractions of its resolution, as in (1, 2).
+    """
+    from mimonets.serving.networks import superposed, switched
+
+    if shrinks:
+        if len(folders) > 1:
+            raise ValueError("--shrink serves one network at several resolutions, not several.")
+        return _at_resolutions(name, folders[0], backend, threads, shrinks)
+    if len(folders) == 1 and _has_gears(folders[0]):
+        return _in_gears(name, folders[0], backend, threads)
+    opened = [_open(folder, backend, threads) for folder in folders]
+    if len(opened) == 1:
+        (one,) = opened
+        confidences = one.confidences if cascade is None else dict.fromkeys(one.modes, cascade)
+        return superposed(name, one.engine, one.accuracies, confidences, one.modes)
+    labels = [f"{number}: {folder.name}" for number, folder in enumerate(folders)]
+    found = dict(zip(labels, opened, strict=True))
+    return switched(
+        name,
+        {label: one.engine for label, one in found.items()},
+        {label: one.accuracies[1] for label, one in found.items() if 1 in one.accuracies},
+    )
+
+
+def _open(folder: Path, backend: str, threads: int) -> Opened:
+    from mimonets.inference import Engine
+
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder: pass a run, a saved model or an export.")
+    if (folder / "manifest.json").exists():
+        return _described_by_manifest(Engine(folder, backend, threads))
+
+    from mimonets.layers.stream_norm import untrained_modes
+
+    model = _load(folder)
+    engine = Engine(model, "torch" if backend == "auto" else backend, threads)
+    accuracies = _accuracies(weights_in(folder))
+    trained = [mode for mode in engine.modes if mode not in set(untrained_modes(model))]
+    known = [mode for mode in trained if mode in accuracies]
+    return Opened(engine, known or trained or list(engine.modes), accuracies)
+
+
+def _has_gears(folder: Path) -> bool:
+    """Tell whether a run or a saved model is a network with gears."""
+    weights = weights_in(folder)
+    if not (weights / "config.json").exists():
+        return False  # an export
+    from mimonets.checkpoints import read_config
+
+    return getattr(read_config(weights), "num_gears", 1) > 1
+
+
+def _in_gears(name: str, folder: Path, backend: str, threads: int) -> Any:
+    """Open a network once for each gear; all share its weights."""
+    from mimonets.inference import Engine
+    from mimonets.serving.networks import switched
+
+    model = _load(folder)
+    gears = {f"gear {gear}": model.in_gear(gear) for gear in range(1, model.num_gears + 1)}
+    chosen = "torch" if backend == "auto" else backend
+    return switched(name, {gear: Engine(one, chosen, threads) for gear, one in gears.items()})
+
+
+def _at_resolutions(
+    name: str, folder: Path, backend: str, threads: int, shrinks: Sequence[int]
+) -> Any:
+    """Open a plain network once for each resolution; all share its weights."""
+    from mimonets.inference import Engine
+    from mimonets.serving.networks import at_resolutions
+
+    if (folder / "manifest.json").exists():
+        raise ValueError(
+            f"{folder} is an export, which has one resolution: pass the run or the saved model, "
+            f"or leave out --shrink."
+        )
+    model = _load(folder)
+    spec = model.input_spec
+    if model.num_streams > 1 or spec is None or not hasattr(model.config, "image_size"):
+        raise ValueError(f"--shrink serves a plain network of images, and {folder} is none.")
+    engines = {}
+    for factor in sorted({1, *shrinks}):
+        size = model.config.image_size // factor
+        smaller = type(model)(replace(model.config, image_size=size)).eval()
+        smaller.load_state_dict(model.state_dict(), assign=True)  # the same memory
+        smaller.input_spec = replace(spec, shape=(spec.shape[0], size, size))
+        engines[factor] = Engine(smaller, "torch" if backend == "auto" else backend, threads)
+    return at_resolutions(name, engines, _accuracies(weights_in(folder)))
+
+
+def _load(folder: Path) -> Any:
+    """Load a run's or a saved model, and find out what it takes."""
+    import mimonets as mn
+    from mimonets.models.base import Model
+
+    weights = weights_in(folder)
+    model = mn.load(weights)
+    if model.input_spec is None and isinstance(model, Model):  # others say by their example
+        model.input_spec = _described(weights)
+    return model
+
+
+def _described_by_manifest(engine: Any) -> Opened:
+    precision = engine.backend if "int8" in engine.backend else "float32"
+    accuracies, confidences = {}, {}
+    for mode in engine.manifest.modes:
+        if mode.accuracy:
+            found = mode.accuracy.get(precision, next(iter(mode.accuracy.values())))
+            accuracies[mode.active_streams] = found
+        if mode.confidence is not None:
+            confidences[mode.active_streams] = mode.confidence
+    known = [mode for mode in engine.modes if mode in accuracies]
+    return Opened(engine, known or list(engine.modes), accuracies, confidences)
+
+
+def weights_in(folder: Path) -> Path:
+    """Find the model that a run kept, its best or its last; any other folder is one itself."""
+    if not (folder / "model" / "config.json").exists():
+        return folder
+    is_best = _result(folder).get("keep") == "best" and (folder / "best" / "config.json").exists()
+    return folder / ("best" if is_best else "model")
+
+
+def run_folder_of(weights: Path) -> Path | None:
+    """Find the run that a saved model belongs to."""
+    folder = weights.resolve().parent
+    return folder if (folder / "recipe.yaml").exists() else None
+
+
+def _described(weights: Path) -> Any:
+    """Describe the inputs of a model that was saved before models did so themselves."""
+    run_folder = run_folder_of(weights)
+    if run_folder is None:
+        return None
+    from mimonets.recipes.execute import describe_inputs, read_run, split_batches
+
+    recipe = read_run(run_folder)
+    return describe_inputs(recipe, split_batches(recipe, "train"))
+
+
+def _accuracies(weights: Path) -> dict[int, float]:
+    from mimonets.checkpoints.shipped import card_accuracy
+
+    run_folder = run_folder_of(weights)
+    if run_folder is None or not (run_folder / "result.json").exists():
+        return card_accuracy(weights) or {}
+    found = _result(run_folder).get("final") or {}
+    return {int(mode): entry["accuracy"] for mode, entry in found.items()}
+
+
+def _result(run_folder: Path) -> dict[str, Any]:
+    """Read what came out of a run; nothing if it has not finished."""
+    path = run_folder / "result.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found

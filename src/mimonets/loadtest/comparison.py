@@ -1,0 +1,152 @@
+"""Compare rules over loads and workloads in the simulator: a table, JSON and plots."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mimonets._config import Config, integer
+from mimonets._figure import new_figure, save_figure
+from mimonets._show import progress
+from mimonets.loadtest.contenders import contenders, fluid_bound, small_network
+from mimonets.loadtest.simulator import simulate
+from mimonets.loadtest.workloads import WORKLOADS, Array, read_trace, step
+from mimonets.serving.modes import Mode, ServiceTime
+from mimonets.serving.policy import PolicySettings
+
+DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # of digits-mimoconv-dynamic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Config):
+    """What is simulated."""
+
+    modes: tuple[Mode, ...]  # most accurate first
+    slo: float = 0.1  # seconds
+    loads: tuple[float, ...] = (0.2, 0.5, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0, 4.0, 5.0)
+    workload: str = "poisson"
+    trace: str | None = None  # a file of arrival times in place of the workload
+    requests: int = integer(10_000, least=100)  # about so many for each load
+    seed: int = integer(0, least=0)
+    theta: float = 0.6
+    small: tuple[float, float] | None = None  # cost and accuracy of a small plain network
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems() + self._wrong_choice("workload", tuple(WORKLOADS))
+        if not self.loads or not all(0 < load < float("inf") for load in self.loads):
+            found.append(f"loads={self.loads!r} must be numbers above 0.")
+        if not self.slo > self.modes[0].time.of(1, self.modes[0].active_streams):
+            found.append(f"slo={self.slo!r} s must be longer than a single pass takes.")
+        if self.small is not None and not (0 < self.small[0] <= 1 and 0 <= self.small[1] <= 1):
+            found.append(f"small={self.small!r} must be a fraction of the cost and an accuracy.")
+        return found
+
+    @property
+    def slow_capacity(self) -> float:
+        """Inputs per second in the slowest mode: load 1."""
+        return 1 / self.modes[0].cost
+
+    def arrivals(self, load: float) -> Array:
+        """Make or read the arrivals at some load; the same for every rule."""
+        rate = load * self.slow_capacity
+        if self.trace is not None:
+            return read_trace(self.trace, rate=rate, most=self.requests)
+        rng = np.random.default_rng(self.seed)
+        return WORKLOADS[self.workload](rate, self.requests / rate, rng)
+
+
+def example_modes(pass_ms: float = 8.0, call_ms: float = 0.2) -> tuple[Mode, ...]:
+    """Make the modes of a network with four streams and the accuracies of a digits network."""
+    time = ServiceTime(per_call=call_ms / 1000, per_pass=pass_ms / 1000)
+    return tuple(Mode(active, time, accuracy) for active, accuracy in DIGITS.items())
+
+
+def compare(comparison: Comparison) -> list[dict[str, Any]]:
+    """Simulate every rule at every load; one row each, the fluid bound among them."""
+    modes = comparison.modes
+    switch = None
+    if comparison.small is not None:
+        cost, accuracy = comparison.small
+        switch = [modes[0], small_network(modes[0], cost=cost, accuracy=accuracy)]
+    settings = PolicySettings(theta=comparison.theta)
+    rows: list[dict[str, Any]] = []
+    with progress("simulating", len(comparison.loads)) as advance:
+        for load in comparison.loads:
+            arrivals = comparison.arrivals(load)
+            for name, rule in contenders(modes, settings, switch).items():
+                rng = np.random.default_rng(comparison.seed + 1)
+                outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=modes)
+                rows.append({"load": load, "rule": name, **outcome.summary()})
+            share, accuracy = fluid_bound(modes, load * comparison.slow_capacity)
+            bound = {"right_in_time": share * accuracy, "accuracy": accuracy}
+            rows.append({"load": load, "rule": "fluid bound", **bound})
+            advance()
+    return rows
+
+
+def spike(comparison: Comparison, *, low: float = 0.5, high: float = 3.2) -> dict[str, Any]:
+    """Simulate a spike from one load to another and back, and give every rule's timeline."""
+    seconds = 12.0
+    rng = np.random.default_rng(comparison.seed)
+    rate = low * comparison.slow_capacity
+    arrivals = step(rate, seconds, rng, times=high / low)
+    lines: dict[str, Any] = {}
+    for name, rule in contenders(comparison.modes, PolicySettings(theta=comparison.theta)).items():
+        rng = np.random.default_rng(comparison.seed + 1)
+        outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=comparison.modes)
+        lines[name] = outcome.timeline(0.5)
+    return lines
+
+
+def comparison_table(rows: Sequence[dict[str, Any]]) -> Any:
+    """Lay out right-and-in-time shares and p99 by load."""
+    from rich.table import Table
+
+    rules = list(dict.fromkeys(row["rule"] for row in rows))
+    table = Table(title="Right and in time, % of all offered; p99 in ms")
+    table.add_column("load / slow capacity", justify="right")
+    for rule in rules:
+        table.add_column(rule, justify="right")
+    for load in dict.fromkeys(row["load"] for row in rows):
+        found = {row["rule"]: row for row in rows if row["load"] == load}
+        table.add_row(f"{load:g}", *(_cell(found[rule]) for rule in rules))
+    return table
+
+
+def _cell(row: dict[str, Any]) -> str:
+    share = f"{100 * row['right_in_time']:.2f}"
+    return share if "p99" not in row else f"{share}, {1000 * row['p99']:.0f}"
+
+
+def draw_comparison(
+    rows: Sequence[dict[str, Any]], timelines: dict[str, Any], path: str | Path
+) -> Path:
+    """Draw right-and-in-time share, accuracy and p99 against load, and the spike's timeline."""
+    figure = new_figure(11, 8)
+    axes = figure.subplots(2, 2)
+    titles = {
+        "right_in_time": "right and in time / offered",
+        "accuracy": "accuracy of answers",
+        "p99": "p99 latency, s",
+    }
+    for place, (key, title) in zip(axes.flat, titles.items(), strict=False):
+        for rule in dict.fromkeys(row["rule"] for row in rows):
+            points = [(row["load"], row[key]) for row in rows if row["rule"] == rule and key in row]
+            style = "k:" if rule == "fluid bound" else "-"
+            if points:
+                place.plot(*zip(*points, strict=True), style, label=rule)
+        place.set(xlabel="load / slow capacity", ylabel=title)
+        place.set_ylim(bottom=0 if key != "accuracy" else None)
+        place.grid(alpha=0.3)
+    axes.flat[0].legend(fontsize="small")
+    last = axes.flat[3]
+    for rule in ("fixed, 1 active", "superpose what waits", "drain test"):
+        if rule in timelines:
+            last.plot(timelines[rule]["seconds"], timelines[rule]["right_in_time"], label=rule)
+    last.set(xlabel="seconds; a spike in the middle", ylabel="right and in time / offered")
+    last.grid(alpha=0.3)
+    last.legend(fontsize="small")
+    return save_figure(figure, path)

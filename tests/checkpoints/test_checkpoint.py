@@ -1,0 +1,354 @@
+import json
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
+
+import mimonets as mn
+from mimonets._inputs import InputSpec
+from mimonets.checkpoints import checkpoint, read_config
+from mimonets.checkpoints.card import ModelCard
+from mimonets.models import MODELS
+from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
+
+CONFIG = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_classes=5, trainable_keys=False)
+MODELS_TO_SAVE = [
+    mn.MIMOConv(CONFIG),
+    mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)),
+    mn.WideIsoNet(mn.WideIsoNetConfig(depth=10, width=1, skip_init=True)),
+    mn.DataMUXConv(mn.DataMUXConvConfig(in_channels=3)),
+    GearedWideResNet(GearedWideResNetConfig(depth=10, width=1)),
+]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(0)
+    model = mn.MIMOConv(CONFIG)
+    model(torch.randn(8, 3, 8, 8))  # statistics worth saving
+    mn.save(model.eval(), tmp_path / "model")
+    return model, tmp_path / "model"
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(folder, change):
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path)
+
+
+@pytest.mark.parametrize("model", MODELS_TO_SAVE, ids=lambda model: model.kind)
+def test_what_is_saved_comes_back(model, tmp_path):
+    model.eval()
+    assert mn.save(model, tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    found = mn.load(tmp_path / "a" / "b")
+    assert type(found) is type(model)
+    assert found.config == model.config
+    assert not found.training
+    for (name, value), (found_name, found_value) in zip(
+        model.state_dict().items(), found.state_dict().items(), strict=True
+    ):
+        assert name == found_name
+        assert_close(found_value, value, rtol=0, atol=0)
+    frozen = [name for name, p in found.named_parameters() if not p.requires_grad]
+    assert frozen == [name for name, p in model.named_parameters() if not p.requires_grad]
+    images = model.example_inputs(3)
+    assert_close(found(images), model(images))
+
+
+def test_every_model_is_tested():
+    assert {model.kind for model in MODELS_TO_SAVE} == {
+        kind for kind, model in MODELS.items() if issubclass(model, mn.models.ImageModel)
+    }
+
+
+def test_a_checkpoint_is_two_plain_files_that_others_can_read(saved):
+    _, folder = saved
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+    description = json.loads((folder / "config.json").read_text())
+    assert description["format_version"] == 2
+    assert description["model"] == "mimoconv"
+    assert description["config"]["num_streams"] == 4
+    umask = os.umask(0)
+    os.umask(umask)
+    for file in folder.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~umask
+
+
+def test_loading_draws_nothing_from_the_random_generator(saved):
+    before = torch.get_rng_state()
+    mn.load(saved[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_saving_again_replaces_the_old_model(saved):
+    model, folder = saved
+    with torch.no_grad():
+        model.classifier.bias.fill_(3.0)
+    mn.save(model, folder)
+    assert (mn.load(folder).classifier.bias == 3.0).all()
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+
+
+def test_equal_models_are_equal_files(saved, tmp_path):
+    for number in range(4):
+        mn.save(saved[0], tmp_path / str(number))
+    files = {(tmp_path / str(n) / "model.safetensors").read_bytes() for n in range(4)}
+    assert len(files) == 1
+
+
+def test_a_crash_while_saving_leaves_the_old_model(saved, monkeypatch):
+    model, folder = saved
+    expected = mn.load(folder).state_dict()
+
+    def half(weights, path, metadata):
+        with open(path, "wb") as file:
+            file.write(b"half a file")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", half)
+    with torch.no_grad():
+        model.classifier.bias.fill_(3.0)
+    with pytest.raises(OSError, match="No space"):
+        mn.save(model, folder)
+    assert sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+    assert_close(mn.load(folder).state_dict(), expected)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 0.3, 0.99])
+def test_a_truncated_file_is_named(saved, keep):
+    path = saved[1] / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole)) if isinstance(keep, float) else keep])
+    with pytest.raises(
+        ValueError, match="model.safetensors cannot be read.*damaged or was cut short"
+    ):
+        mn.load(saved[1])
+
+
+def test_a_truncated_config_is_named(saved):
+    path = saved[1] / "config.json"
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(ValueError, match="config.json is not JSON.*cut short or edited"):
+        mn.load(saved[1])
+
+
+def test_weights_of_another_model_are_refused(saved, tmp_path):
+    other = mn.MIMOConv(replace(CONFIG, activation="relu", num_classes=9))
+    mn.save(other, tmp_path / "other")
+    os.replace(tmp_path / "other" / "model.safetensors", saved[1] / "model.safetensors")
+    message = "another model than the config.json beside it: they differ in activation, num_classes"
+    with pytest.raises(ValueError, match=message):
+        mn.load(saved[1])
+
+
+def test_missing_surplus_and_misshapen_weights_are_all_named(saved):
+    def spoil(weights):
+        del weights["classifier.bias"]
+        weights["classifier.extra"] = torch.zeros(1)
+        weights["stem.0.weight"] = torch.zeros(1, 2)
+
+    edit_weights(saved[1], spoil)
+    with pytest.raises(ValueError, match="do not fit") as error:
+        mn.load(saved[1])
+    for part in (
+        "missing classifier.bias",
+        "surplus classifier.extra",
+        "stem.0.weight ((1, 2) instead of (16, 3, 3, 3))",
+    ):
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_many_missing_weights_are_counted_not_listed(saved):
+    edit_weights(saved[1], lambda weights: [weights.pop(name) for name in list(weights)[:10]])
+    with pytest.raises(ValueError, match="missing .*, .*, .* and 7 more"):
+        mn.load(saved[1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 3}, "format version 3.*reads up to 2: install a newer mimonets"),
+        ({"format_version": None}, "format version None"),
+        ({"model": "resnet"}, "of model 'resnet'.*knows wideresnet, wideisonet, .*mimoconv"),
+        ({"config": {"depth": 11}}, "does not describe a model.*depth=11"),
+        ({"config": {"depht": 10}}, "does not describe a model.*depht"),
+        ({"config": None}, "was not written by mimonets"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(saved, changes, message):
+    edit_config(saved[1], **changes)
+    with pytest.raises(ValueError, match=message):
+        mn.load(saved[1])
+
+
+def test_missing_files_are_named(saved, tmp_path):
+    with pytest.raises(
+        ValueError, match="nowhere does not exist: name a folder with a config.json"
+    ):
+        mn.load(tmp_path / "nowhere")
+    (saved[1] / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="holds no model.safetensors: the weights are missing"):
+        mn.load(saved[1])
+
+
+def test_a_file_in_the_way_is_named(saved, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file is a file: a checkpoint is a folder"):
+        mn.save(saved[0], tmp_path / "file")
+
+
+def test_files_without_our_metadata_load_too(saved):
+    edit_weights(saved[1], lambda weights: None)  # rewritten by another tool
+    assert_close(mn.load(saved[1]).state_dict(), saved[0].state_dict())
+
+
+def test_the_hub_reads_and_writes_the_same_folder(saved, tmp_path):
+    model, folder = saved
+    model.save_pretrained(tmp_path / "hub")
+    images = torch.randn(3, 3, 8, 8)
+    for found in (
+        mn.load(tmp_path / "hub"),
+        mn.MIMOConv.from_pretrained(tmp_path / "hub"),
+        mn.MIMOConv.from_pretrained(str(folder)),
+    ):
+        assert_close(found(images), model(images))
+    assert "computation-in-superposition" in (tmp_path / "hub" / "README.md").read_text()
+
+
+def test_the_hub_refuses_another_model(saved):
+    with pytest.raises(ValueError, match="holds a MIMOConv: load it with MIMOConv.from_pretrained"):
+        mn.WideResNet.from_pretrained(saved[1])
+
+
+def test_from_pretrained_downloads_only_our_two_files(saved, monkeypatch):
+    calls = {}
+
+    def download(repo, **options):
+        calls.update(options, repo=repo)
+        return str(saved[1])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    found = mn.MIMOConv.from_pretrained("someone/a-model", revision="v1")
+    assert found.config == CONFIG
+    assert calls["repo"] == "someone/a-model"
+    assert calls["revision"] == "v1"
+    assert calls["allow_patterns"] == ["config.json", "model.safetensors"]
+
+
+def test_push_to_hub_uploads_our_format(saved, monkeypatch):
+    uploaded = {}
+
+    class Api:
+        def __init__(self, token=None):
+            pass
+
+        def create_repo(self, repo_id, **options):
+            return type("Repo", (), {"repo_id": repo_id})()
+
+        def upload_folder(self, *, repo_id, folder_path, **options):
+            uploaded["repo"] = repo_id
+            uploaded["files"] = sorted(os.listdir(folder_path))
+            uploaded["model"] = mn.load(folder_path)
+            return "https://example.org/commit"
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    saved[0].push_to_hub("someone/a-model")
+    assert uploaded["repo"] == "someone/a-model"
+    assert uploaded["files"] == ["README.md", "config.json", "model.safetensors"]
+    assert uploaded["model"].config == CONFIG
+
+
+def test_of_a_compiled_model_the_model_itself_is_saved(saved, tmp_path):
+    model, _ = saved
+    mn.save(torch.compile(model, backend="eager"), tmp_path / "compiled")
+    images = model.example_inputs(4)
+    assert torch.equal(mn.load(tmp_path / "compiled")(images), model.eval()(images))
+
+
+def test_what_could_not_be_loaded_is_not_saved(saved, tmp_path):
+    model, _ = saved
+    with pytest.raises(ValueError, match=r"A Linear cannot be saved: save takes models of mimonet"):
+        mn.save(torch.nn.Linear(2, 2), tmp_path / "new")
+    model.input_spec = InputSpec(kind="image", shape=(7, 8, 8))
+    with pytest.raises(ValueError, match=r"input_spec describes inputs of another model: image of"):
+        mn.save(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_card_says_only_what_is_known_and_a_readme_of_ones_own_stays(saved, tmp_path):
+    model, _ = saved
+    model.save_pretrained(tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "license" not in card
+    assert "several inputs share one pass" in card
+    assert f'{type(model).__name__}.from_pretrained("FOLDER")' in card
+    (tmp_path / "model" / "README.md").write_text("mine")
+    model.save_pretrained(tmp_path / "model")
+    assert (tmp_path / "model" / "README.md").read_text() == "mine"
+    model.save_pretrained(tmp_path / "model", card=ModelCard.of(model, license="mit"))
+    assert "license: mit" in (tmp_path / "model" / "README.md").read_text()
+    plain = mn.WideResNet(mn.WideResNetConfig(depth=10, width=1))
+    assert "several inputs" not in ModelCard.of(plain).as_markdown()
+    assert "superposition" not in ModelCard.of(plain).as_markdown()
+
+
+def test_a_checkpoint_knows_its_inputs(saved, tmp_path):
+    model, _ = saved
+    spec = InputSpec(
+        kind="image",
+        shape=(3, 8, 8),
+        mean=(1.0, 2.0, 3.5),
+        deviation=(1.0, 1.0, 0.25),
+        labels=("a", "b", "c", "d", "e"),
+    )
+    model.input_spec = spec
+    mn.save(model, tmp_path / "known")
+    assert mn.load(tmp_path / "known").input_spec == spec
+    assert mn.load(saved[1]).input_spec is None
+
+
+def as_version_1(folder, leave_out=()):
+    """Rewrite a checkpoint as version 0.1.0 wrote it, some settings not yet invented."""
+    path = folder / "config.json"
+    new = json.loads(path.read_text())
+    config = {name: value for name, value in new["config"].items() if name not in leave_out}
+    old = {"format_version": 1, "mimonets_version": "0.1.0", "model": new["model"]}
+    path.write_text(json.dumps({**old, "config": config}, indent=2))
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights, folder / "model.safetensors", metadata={"mimonets": json.dumps(config)})
+
+
+def test_checkpoints_of_version_1_load(saved):
+    model, folder = saved
+    as_version_1(folder, leave_out=["bind_after_stage", "slow", "views", "stem_stride"])
+    found = mn.load(folder)
+    assert found.config == CONFIG
+    assert found.input_spec is None
+    assert_close(found.state_dict(), model.state_dict(), rtol=0, atol=0)
+
+
+def test_settings_that_version_1_left_out_keep_their_old_meaning(tmp_path):
+    config = mn.WideIsoNetConfig(depth=10, width=1, activation="prelu")
+    folder = mn.save(mn.WideIsoNet(config), tmp_path / "old")
+    as_version_1(folder, leave_out=["activation"])
+    assert mn.load(folder).config == config
+    assert read_config(folder) == config
+
+
+def test_an_old_wideisonet_says_its_activation_and_keeps_it(tmp_path):
+    for activation in ("relu", "prelu"):
+        config = mn.WideIsoNetConfig(depth=10, width=1, activation=activation)
+        folder = mn.save(mn.WideIsoNet(config), tmp_path / activation)
+        as_version_1(folder)
+        assert mn.load(folder).config.activation == activation

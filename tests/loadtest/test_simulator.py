@@ -1,0 +1,224 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mimonets.serving.policy as policy_module
+from mimonets.cli.main import main
+from mimonets.loadtest.comparison import Comparison, compare, example_modes, spike
+from mimonets.loadtest.contenders import contenders, fluid_bound
+from mimonets.loadtest.simulator import simulate
+from mimonets.loadtest.workloads import WORKLOADS, mmpp, poisson, read_trace, step
+from mimonets.serving.modes import Mode, ServiceTime
+from mimonets.serving.policy import Policy
+
+# Arrival times of two services, CC BY 4.0, Patel et al. 2024: one time in seconds a line.
+ARRIVALS = Path(os.environ.get("MIMONETS_ARRIVALS", "data/arrivals"))
+SLO = 0.1
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="module")
+def table():
+    """The comparison that serving is designed by, on one seed."""
+    comparison = Comparison(
+        modes=example_modes(), loads=(0.8, 1.2, 2.0, 3.0), requests=2500, small=(0.25, 0.98)
+    )
+    return {(row["load"], row["rule"]): row for row in compare(comparison)}
+
+
+@pytest.mark.parametrize("load", [0.8, 1.2, 2.0, 3.0])
+def test_the_drain_test_is_close_to_the_fluid_bound(table, load):
+    ours, bound = table[load, "drain test"], table[load, "fluid bound"]
+    assert bound["right_in_time"] - 0.0015 <= ours["right_in_time"] <= bound["right_in_time"] + 2e-3
+    assert ours["refused"] == 0
+    assert ours["late"] == 0
+    assert ours["p99"] < 0.075
+
+
+@pytest.mark.parametrize("load", [1.2, 2.0, 3.0])
+@pytest.mark.parametrize(
+    "rule", ["fixed, 1 active", "fixed, 2 active", "fixed, 4 active", "superpose what waits"]
+)
+def test_the_drain_test_beats_the_other_rules(table, load, rule):
+    assert table[load, "drain test"]["right_in_time"] > table[load, rule]["right_in_time"]
+
+
+def test_at_three_times_the_slow_capacity_it_answers_at_least_2_5_times_as_many(table):
+    slow, ours = table[3.0, "fixed, 1 active"], table[3.0, "drain test"]
+    assert ours["right_in_time"] > 2.5 * slow["right_in_time"]
+
+
+@pytest.mark.parametrize("load", [4.0, 5.0])
+def test_beyond_all_capacity_it_is_within_a_third_of_a_point_of_the_fastest_mode(load):
+    modes = example_modes()
+    arrivals = poisson(load / modes[0].cost, 12.0, rng())
+    ours, fastest = (
+        simulate(Policy(chosen), arrivals, SLO, rng=rng(), truth=modes).summary()["right_in_time"]
+        for chosen in (modes, modes[-1:])
+    )
+    assert ours > fastest - 0.003
+
+
+def test_a_spike_is_absorbed_at_once():
+    lines = spike(Comparison(modes=example_modes(), requests=1000))
+    ours, slow = lines["drain test"], lines["fixed, 1 active"]
+    assert min(ours["right_in_time"]) > 0.95
+    assert min(slow["right_in_time"]) < 0.5
+    assert max(ours["active"]) > 3
+
+
+def test_a_simulation_can_be_repeated():
+    arrivals = poisson(200, 5, rng())
+    first, second = (simulate(Policy(example_modes()), arrivals, SLO, rng=rng()) for _ in range(2))
+    assert first.summary() == second.summary()
+
+
+def test_one_mode_and_light_load_is_a_queue_with_constant_service():
+    """M/D/1: the mean wait is rho / (2 mu (1 - rho)), by Pollaczek and Khinchine."""
+    service, rho = 0.01, 0.5
+    mode = Mode(1, ServiceTime(per_pass=service), 1.0)
+    policy = Policy([mode])
+    policy.settings = type(policy.settings)(passes=1, max_passes=1)
+    arrivals = poisson(rho / service, 300, rng())
+    found = simulate(policy, arrivals, 10.0, rng=rng(), noise=0.0)
+    wait = float(np.mean(found.latency)) - service
+    assert wait == pytest.approx(rho * service / (2 * (1 - rho)), rel=0.07)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_have_the_rate_they_say(name):
+    times = WORKLOADS[name](100.0, 200.0, rng())
+    assert (np.diff(times) >= 0).all()
+    assert times[0] >= 0
+    assert times[-1] <= 200
+    rate = len(times) / 200
+    wanted = 100 * (1 + 5 * 0.4) if name == "step" else 100
+    assert rate == pytest.approx(wanted, rel=0.15)
+
+
+def test_bursts_vary_more_than_poisson():
+    def dispersion(times):
+        counts = np.bincount(times.astype(int), minlength=200)
+        return counts.var() / counts.mean()
+
+    assert dispersion(poisson(100, 200, rng())) < 1.5
+    assert dispersion(mmpp(100, 200, rng())) > 5
+
+
+def test_a_trace_is_read_and_scaled(tmp_path):
+    path = tmp_path / "trace.txt"
+    path.write_text("0\n1\n2\n4\n8\n")
+    assert read_trace(path).tolist() == [0, 1, 2, 4, 8]
+    assert read_trace(path, rate=2.5).tolist() == [0, 0.25, 0.5, 1, 2]
+    assert read_trace(path, start=1, seconds=4).tolist() == [0, 1, 3]
+    assert read_trace(path, rate=2.0, most=3).tolist() == [0, 0.75, 1.5]
+    path.write_text("1700000001\n1700000000\n1700000004\n")
+    assert read_trace(path).tolist() == [0, 1, 4], "times count from the first arrival"
+    path.write_text("3\n3\n")
+    with pytest.raises(ValueError, match="fewer than two arrivals at different times"):
+        read_trace(path, rate=1.0)
+    path.write_text("0\nsoon\n")
+    with pytest.raises(ValueError, match="one arrival time in seconds a line"):
+        read_trace(path)
+
+
+@pytest.mark.skipif(
+    not ARRIVALS.exists(), reason="set MIMONETS_ARRIVALS to a folder with azure-llm-2023-*.txt"
+)
+@pytest.mark.parametrize("name", ["azure-llm-2023-code", "azure-llm-2023-conv"])
+def test_recorded_arrivals_are_served_about_as_well_as_by_the_best_fixed_mode_or_better(name):
+    modes = example_modes()
+    rate = 1.5 / modes[0].cost
+    arrivals = read_trace(ARRIVALS / f"{name}.txt", rate=rate)[:5000]
+    found = {
+        rule: simulate(policy, arrivals, SLO, rng=rng(), truth=modes).summary()["right_in_time"]
+        for rule, policy in contenders(modes).items()
+        if "fixed" in rule or rule == "drain test"
+    }
+    ours = found.pop("drain test")
+    # The bursts of one trace exceed even the fastest mode: there it has to be as fast as that.
+    assert ours > max(found.values()) - 0.003
+    assert ours > 1.2 * found["fixed, 1 active"]
+
+
+def test_the_fluid_bound_is_never_crossed():
+    modes = example_modes(call_ms=0.0)
+    for load in (1.2, 2.0, 6.0):
+        share, accuracy = fluid_bound(modes, load / modes[0].cost)
+        arrivals = np.arange(3000) / (load / modes[0].cost)  # evenly: no luck involved
+        found = simulate(Policy(modes), arrivals, SLO, rng=rng(), noise=0.0).summary()
+        after_the_end = 1 + SLO / arrivals[-1]  # what was queued then is still answered
+        assert found["right_in_time"] <= share * accuracy * after_the_end + 1e-9
+
+
+def test_a_spike_of_step_lies_in_the_middle():
+    times = step(100, 10, rng(), times=5, share=0.2)
+    counts = np.bincount(times.astype(int), minlength=10)
+    assert counts[4:6].min() > 2 * counts[[0, 1, 2, 3, 6, 7, 8, 9]].max()
+
+
+def test_the_command_prints_a_table_and_writes_a_plot(tmp_path, capsys):
+    plot, out = tmp_path / "p.png", tmp_path / "o.json"
+    arguments = ["simulate", "--loads", "1,3", "--requests", "300", "--small", "0.25:0.98"]
+    assert main([*arguments, "--plot", str(plot), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    for text in ("drain test", "fluid bound", "big/small switch"):
+        assert text in printed
+    assert plot.stat().st_size > 10_000
+    assert "right_in_time" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--loads", "0"], "loads=(0.0,) must be numbers above 0"),
+        (["--slo-ms", "nan"], "slo=nan s must be longer than a single pass"),
+        (["--loads", "nan"], "must be numbers above 0"),
+        (["--small", "0:2"], "must be a fraction of the cost and an accuracy"),
+        (["--seed", "-1"], "seed=-1 must be an integer >= 0"),
+        (["--slo-ms", "5"], "slo=0.005 s must be longer than a single pass"),
+        (["--theta", "2"], "theta=2.0 must be above 0"),
+        (["--pass-ms", "0"], "--pass-ms 0 and --call-ms 0.2 must be numbers of milliseconds"),
+    ],
+)
+def test_the_command_names_mistakes(arguments, message, capsys):
+    assert main(["simulate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0:0.5", "1:99", "one:0.5"])
+def test_modes_that_are_none_are_named(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--modes", text])
+    assert f"{text!r} is no list of modes with accuracies" in capsys.readouterr().err
+
+
+class Pauses:
+    """Draws no noise, but makes every so many jobs take several times as long."""
+
+    def __init__(self, every, times):
+        self.every, self.times, self.jobs = every, times, 0
+
+    def normal(self, *_):
+        self.jobs += 1
+        return np.log(self.times) if self.jobs % self.every == 0 else 0.0
+
+
+def test_a_machine_that_pauses_now_and_then_breaks_few_promises_under_overload(monkeypatch):
+    modes = example_modes()
+    arrivals = poisson(8 / modes[0].cost, 40.0, rng())
+
+    def late():
+        outcome = simulate(Policy(modes), arrivals, 0.25, rng=Pauses(100, 3.0)).summary()
+        return outcome["late"] * outcome["offered"], outcome["in_time"]
+
+    few, answered = late()
+    monkeypatch.setattr(policy_module, "LARGEST_RESERVE", policy_module.LEAST_RESERVE)
+    many, answered_then = late()
+    assert few < many / 3
+    assert answered > answered_then - 0.01, "a shorter queue answers as many"

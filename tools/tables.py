@@ -1,0 +1,706 @@
+"""Write the tables of README and docs from the files in results/: ``make tables``.
+
+A page's tables are found by their header line; several with the same header stand in the order of
+the list of pages. Numbers in sentences are for people to edit: the tests say which are out of date.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from mimonets.cli.bounds import SIGNS
+from mimonets.evaluation import count_macs
+from mimonets.experiments import experiments
+from mimonets.experiments.cost import MIMOFORMER
+from mimonets.experiments.report import status, written
+from mimonets.recipes import load_recipe
+from results_files import ROOT, result, table
+from serving_tables import MEASURED
+
+
+def mimoconv_table(name="bench-mimoconv"):
+    record = result(name)
+    one, plain = "MIMOConv-28-10 (N=1)", "WideResNet-28-10"
+    rows = []
+    for contender in record["contenders"]:
+        active = contender["active_streams"]
+        speedup = contender["speedup"]
+        low, high = contender["quartiles"]
+        rows.append(
+            [
+                contender["name"].partition(",")[0] + (f", {active} active" if active else ""),
+                f"{contender['inputs_per_second']:.1f} ({low:.1f}-{high:.1f})",
+                f"{speedup[one]['median']:.2f}",
+                f"{speedup[plain]['median']:.2f}",
+                f"{record['macs_per_input'][contender['name']] / 1e6:.0f}",
+            ]
+        )
+    header = ["network", "inputs/s (quartiles)", "× one stream", "× WideResNet", "MMAC/input"]
+    return table(header, rows)
+
+
+def mimoformer_table():
+    record = result("bench-mimoformer")
+    macs = record["macs_per_input"]
+    rows = [
+        [
+            contender["name"].rpartition(",")[0] or contender["name"],
+            f"{contender['inputs_per_second']:.2f}",
+            f"{contender['speedup']['Performer']['median']:.2f}",
+            f"{macs['Performer'] / macs[contender['name']]:.2f}",
+            f"{contender['peak_bytes'] / 1e9:.2f}",
+        ]
+        for contender in record["contenders"]
+    ]
+    header = ["network", "sequences/s", "× Performer", "its MACs say", "peak GB"]
+    return table(header, rows)
+
+
+def engine_name(backend):
+    return "eager" if backend == "torch" else backend
+
+
+def engines_table():
+    """MIMOConv-28-10 in every engine."""
+    rows = []
+    for row in result("bench-engines")["conv"]["rows"]:
+        if row["network"] == "2 active":
+            continue
+        eager, same, one = (
+            f"{row[key]['median']:.2f}"
+            for key in (
+                "over_eager_wideresnet",
+                "over_same_engine_wideresnet",
+                "over_one_active",
+            )
+        )
+        name = engine_name(row["engine"])
+        plain = row["network"] == "WideResNet"
+        rows.append(
+            [
+                f"`{name}`",
+                "WideResNet-28-10" if plain else f"MIMOConv-28-10, {row['network']}",
+                f"{row['inputs_per_second']:.1f}",
+                eager,
+                same,
+                "" if plain else one,
+                f"{row['share_of_gemm']:.0%}",
+            ]
+        )
+    header = ["engine", "network", "inputs/s", "× eager WideResNet", "× WideResNet, same engine"]
+    return table([*header, "× 1 active", "of GEMM peak"], rows, left=2)
+
+
+def engines_memory_table():
+    """Memory and cold start of a process without PyTorch."""
+    rows = []
+    for engine, found in result("bench-engines")["memory"].items():
+        one, every = (found[what]["pss_megabytes"] for what in ("one mode", "all modes"))
+        first = found["one mode"]["first_answer_cpu_seconds"]
+        rows.append(
+            [f"`{engine}`", f"{one:.0f}", f"{every:.0f}", f"{every / one:.2f}", f"{first:.2f}"]
+        )
+    header = ["engine", "one mode, MB", "all four, MB", "ratio", "first answer after, s"]
+    return table(header, rows)
+
+
+def engines_digits_table():
+    """One group of the digits network: calls in a row, and in turn with other engines."""
+    found = result("bench-engines")["digits"]
+    rows = [
+        [
+            f"`{engine_name(name)}`",
+            *(
+                cell
+                for what in ("in a row", "in turn")
+                for cell in (
+                    f"{found[what][name]['milliseconds']:.2f}",
+                    f"{found[what][name]['over_eager']['median']:.1f}",
+                )
+            ),
+        ]
+        for name in found["in a row"]
+    ]
+    header = ["engine", "in a row, ms", "times as fast as eager", "in turn, ms"]
+    return table([*header, "times as fast as eager"], rows)
+
+
+def engines_compiled_table():
+    """torch.compile against eager."""
+    names = {"wideresnet": "WideResNet-28-10", "mimoconv": "MIMOConv-28-10, 4 active"}
+    rows = [
+        [
+            f"`{engine_name(title.partition(', ')[0])}`",
+            names[title.partition(", ")[2]],
+            f"{row['inputs_per_second']:.1f}",
+            f"{row['over_eager_wideresnet']['median']:.2f}",
+            f"{row['first_answer_cpu_seconds']:.0f}",
+        ]
+        for title, row in result("bench-engines")["compiled"].items()
+    ]
+    header = ["engine", "network", "inputs/s", "× eager WideResNet", "first answer after, s"]
+    return table(header, rows, left=2)
+
+
+def engines_accuracy_table():
+    """What int8 costs, mode by mode."""
+    rows = []
+    for name, found in result("bench-engines")["accuracy"].items():
+        for mode in found["modes"]:
+            cells = [
+                f"{mode['accuracy'][kind]:.2%}"
+                for kind in ("float32", "onnxruntime-int8", "openvino-int8")
+            ]
+            rows.append([f"`{name}`", str(mode["active_streams"]), *cells])
+    header = ["run", "active", "float32", "`onnxruntime-int8`", "`openvino-int8`"]
+    return table(header, rows)
+
+
+def engines_large_batch():
+    """How much the fast mode gains at a larger batch."""
+    found = result("bench-engines")["large"]
+    gains = [f"{gain['median']:.2f} in `{name}`" for name, gain in found["over_one_active"].items()]
+    return f"At batch {found['batch_size']} the fast mode gains {', '.join(gains)}."
+
+
+def engines_former_table():
+    """MIMOFormer against the Performer, engine by engine."""
+    rows = [
+        [
+            f"`{engine_name(row['engine'])}`",
+            row["network"]
+            if row["network"] == "Performer"
+            else f"MIMOFormer 4x4, {row['network']}",
+            f"{row['sequences_per_second']:.3f}",
+            f"{row['over_performer']['median']:.2f}",
+        ]
+        for row in result("bench-engines")["former"]["rows"]
+    ]
+    return table(["engine", "network", "sequences/s", "× Performer, same engine"], rows, left=2)
+
+
+def engines_machine():
+    """What the engines were measured on."""
+    where = result("bench-engines")["environment"]
+    features = [name for name in ("avx512", "vnni", "bf16") if where["features"][name]]
+    return f"one core of an {where['cpu']} ({', '.join(features)}), PyTorch {where['torch']}"
+
+
+def demo_table():
+    rows = [
+        [
+            row["name"],
+            str(row["inputs_per_pass"]),
+            f"{row['accuracy']:.1%}",
+            f"{row['inputs_per_second']:.0f}",
+            f"{row['macs'] / 1e6:.2f}",
+        ]
+        for row in result("demo-digits")["rows"]
+    ]
+    return table(["network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"], rows)
+
+
+def superposed_digits_table():
+    rows = [
+        [
+            row["name"],
+            str(row["active_streams"]),
+            f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}",
+            f"{row['million_macs']:.2f}",
+        ]
+        for row in result("superpose-digits")["rows"]
+    ]
+    return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
+
+
+def superposed_table(name):
+    rows = [
+        [
+            row["name"] + (f", {row['steps']} steps" if "steps" in row else ""),
+            str(row["active_streams"]),
+            f"{100 * row['accuracy']:.1f} ({100 * row['interval'][0]:.1f} to "
+            f"{100 * row['interval'][1]:.1f})",
+            f"{row['macs'] / 1e6:.0f}",
+        ]
+        for row in result(name)["rows"]
+    ]
+    return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
+
+
+def superpose_overhead():
+    found = result("bench-superpose")["overhead"]
+    return " and ".join(f"{100 * found[mode]['median']:+.1f} %" for mode in ("1", "4"))
+
+
+def outside_the_trunk():
+    shares = result("bench-mimoconv")["time_shares"]["MIMOConv-28-10 (N=4), 4 active"]
+    return f"{shares['stem'] + shares['binding'] + shares['unbinding']:.1%}"
+
+
+def isometry_speedup():
+    return f"{result('bench-isometry')['speedup']['median']:.1f}"
+
+
+def allocator_speedup():
+    return f"{result('bench-allocator')['speedup']['median']:.1f} times as long"
+
+
+def machine():
+    where = result("bench-mimoconv")["environment"]
+    cores = f"{where['cores']} cores of an {where['cpu']}, {where['threads']} threads"
+    return f"{cores}, PyTorch {where['torch']}"
+
+
+PAPER = {name.removeprefix("lra-text-"): parts["total"] for name, parts in MIMOFORMER.items()}
+
+
+def text_cost_rows():
+    rows = []
+    for variant in (*PAPER, "mimoformer-2x2-qkv", "mimoformer-4x4-qkv"):
+        cost = count_macs(load_recipe(f"lra-text-{variant}").model)
+        parts = {part.name: part.paper / 1e9 for part in cost.parts}
+        cells = [
+            f"{parts[name]:.{digits}f}" if name in parts else ""
+            for name, digits in (
+                *(("K/Q/V", 2), ("attention", 2), ("binding", 3), ("MLPs", 2), ("readout", 3)),
+            )
+        ]
+        rows.append([f"`{variant}`", *cells, f"{cost.paper / 1e9:.1f}", PAPER.get(variant, "")])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def datamux_rows():
+    rows = []
+    for streams, paper in ((1, "0.88"), (16, "0.65")):
+        cost = count_macs(load_recipe(f"mnist-datamux-n{streams}").model)
+        parts = [f"{part.plain / 1e6:.4f}" for part in cost.parts]
+        rows.append([f"N={streams}", *parts, f"{cost.plain / 1e6:.3f}", paper])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def recall_rows():
+    rows = result("recall-in-superposition")["rows"]
+    found = {(row["extent"], row["grid"], row["embedding"], row["head"]): row for row in rows}
+    return "\n".join(
+        f'| `"{extent}"` | '
+        + " | ".join(
+            f"{found[extent, grid, 512, head]['accuracy']:.1%}"
+            for grid in (2, 4)
+            for head in (512, 2048)
+        )
+        + " |"
+        for extent in ("attention", "attention+mlp", "attention+mlp+qkv")
+    )
+
+
+def experiment_table(name):
+    """Ours beside the paper's, row by row."""
+    rows = []
+    for row in result(name)["rows"]:
+        seeds = str(row["seeds"]) if row.get("seeds") else ""
+        ours = written(row, "ours", "deviation") or "not run"
+        cells = [row["what"], row["unit"], ours, written(row, "paper", "paper_deviation"), seeds]
+        rows.append([*cells, ": ".join(filter(None, (row["verdict"], row.get("note"))))])
+    return table(["", "unit", "ours", "paper", "seeds", "verdict"], rows)
+
+
+def headline_table():
+    """What a visitor should know first."""
+    names = ("mnist-map", "synthetic")
+    found = {row["what"]: row for name in names for row in result(name)["rows"]}
+    rows = [
+        [
+            claim,
+            written(found[what], "ours", "deviation"),
+            written(found[what], "paper", "paper_deviation"),
+        ]
+        for claim, what in (
+            ("MNIST, 16 digits per pass, side by side (late tiles)", "late tiles N=16"),
+            ("MNIST, 16 digits per pass, added up (keys)", "keys N=16"),
+            (
+                "associative recall, 4 sequences per pass, FAVOR+",
+                "MIMOFormer 2x2, FAVOR+, recall, ours",
+            ),
+            (
+                "induction head, 4 sequences per pass, FAVOR+",
+                "MIMOFormer 2x2, FAVOR+, induction, ours",
+            ),
+        )
+    ]
+    return table(["test accuracy, %", "our recipes", "the paper's"], rows)
+
+
+def plain_at_that_cost():
+    """What a plain network of the cost of sixteen digits per pass reaches."""
+    rows = {row["what"]: row for row in result("mnist-map")["rows"]}
+    plain = rows["WideResNet-16-1, stride 5"]
+    assert plain["macs"] == rows["late tiles N=16"]["macs"]
+    return f"takes one at a time reaches {written(plain, 'ours', 'deviation')}"
+
+
+def engines_summary():
+    """Four images per pass in every engine, beside the plain network in PyTorch."""
+    rows = [
+        [
+            f"`{engine_name(row['engine'])}`",
+            f"{row['inputs_per_second']:.0f}",
+            f"{row['over_eager_wideresnet']['median']:.1f}",
+            f"{row['over_same_engine_wideresnet']['median']:.1f}",
+        ]
+        for row in result("bench-engines")["conv"]["rows"]
+        if row["network"] == "4 active"
+    ]
+    header = ["engine", "inputs/s", "× WideResNet in eager PyTorch", "× WideResNet, same engine"]
+    return table(header, rows)
+
+
+def cost_differences():
+    """Rows of the cost tables that differ, and how many do not."""
+    rows = []
+    for name in ("cost-mimoconv", "cost-mimoformer"):
+        for row in result(name)["rows"]:
+            if row["verdict"] != "reproduced":
+                cells = [written(row, "ours", "-"), written(row, "paper", "-"), row["note"]]
+                rows.append([f"`{row['what'].replace(': ', '`: ')}", row["unit"], *cells])
+        same = sum(row["verdict"] == "reproduced" for row in result(name)["rows"])
+        rows.append([f"`{name}`: {same} other figures", "", "", "", "reproduced"])
+    return table(["", "unit", "ours", "paper", "why"], rows)
+
+
+def standing():
+    """Every experiment and how it stands."""
+    rows = [
+        [f"`{name}`", one.source, one.title, status(one, ROOT / "results")]
+        for name, one in experiments().items()
+    ]
+    return table(["experiment", "in the paper", "what", "how it stands"], rows, left=4)
+
+
+def three_digits(value):
+    return f"{value:.3g}"
+
+
+def bounds_rows():
+    rows = [
+        [
+            row["name"],
+            row["source"],
+            row["setting"],
+            f"{SIGNS[row['kind']]} {three_digits(row['value'])}",
+            f"{three_digits(row['simulated']['mean'])} ± {row['simulated']['standard_error']:.1g}",
+        ]
+        for row in result("bounds")["report"]["rows"]
+        if not row["name"].startswith("FAVOR+S")
+    ]
+    return table(["formula", "source", "setting", "value", "simulated"], rows, left=3)
+
+
+def crosstalk_rows():
+    found = {}
+    for row in result("bounds")["report"]["rows"]:
+        if row["name"].startswith("FAVOR+S"):
+            setting = row["setting"].removesuffix(", cos 0.9, α=0.5")
+            found.setdefault(setting, {})[row["name"].removeprefix("FAVOR+S, ")] = row
+    names = list(next(iter(found.values())))
+    rows = [
+        [
+            setting,
+            *[three_digits(bounds[name]["value"]) for name in names],
+            three_digits(bounds[names[0]]["simulated"]["mean"]),
+        ]
+        for setting, bounds in found.items()
+    ]
+    return table(["streams", *names[:-1], "Bernstein (ours)", "simulated"], rows)
+
+
+def published_table():
+    """Published networks, none of them measured by us."""
+    rows = [
+        [
+            row["network"],
+            str(row["mmac"]),
+            f"{row['cifar10']:.2f}",
+            f"{row['cifar100']:.2f}",
+            row["source"],
+        ]
+        for row in result("published-networks")["rows"]
+    ]
+    return table(["network", "MMAC/input", "CIFAR-10, %", "CIFAR-100, %", "source"], rows)
+
+
+def measured_rows(name):
+    """Accuracy beside cost of what has been run of an experiment."""
+    rows = [
+        [
+            row["what"],
+            str(row["streams"]),
+            f"{row['macs'] / 1e6:.2f}",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+        ]
+        for row in result(name)["rows"]
+        if "ours" in row
+    ]
+    return table(["network", "inputs per pass", "MMAC/input", "test accuracy, %", "seeds"], rows)
+
+
+def demo_parts_table():
+    """The demo's networks on four parts of the digits, and the points between them."""
+    found = {row["what"]: row for row in result("demo-seeds")["rows"]}
+    parts = ["digits 1-300", "digits 301-600", "digits 601-900", "digits 1501-1797", "all four"]
+    rows = [
+        [
+            name,
+            *(written(found[f"{title}, {part}{mode}"], "ours", "deviation") for part in parts),
+            written(found.get(f"{name} - WideResNet", {}), "ours", "deviation"),
+            written(found.get(f"{name} - WideResNet trained as long", {}), "ours", "deviation"),
+        ]
+        for name, title, mode in (
+            ("WideResNet", "WideResNet", ""),
+            ("WideResNet trained as long", "WideResNet trained as long", ""),
+            ("slow mode", "MIMOConv in late tiles", ", 1 active"),
+            ("normal mode", "MIMOConv in late tiles", ", 2 active"),
+            ("fast mode", "MIMOConv in late tiles", ", 4 active"),
+        )
+    ]
+    return table(["test accuracy, %", *parts, "beside WideResNet", "trained as long"], rows)
+
+
+def gears_table(name="gears"):
+    """One set of weights in two gears, and the pair: speed, memory, accuracy by training."""
+    found = {}
+    for row in result(name)["rows"]:
+        if row["unit"] == "%":
+            title = row["what"].replace(", longer", "")
+            found.setdefault(title, {})[row.get("variant", "test accuracy, %")] = row
+    lengths = list(dict.fromkeys(length for cells in found.values() for length in cells))
+    rows = [
+        [
+            row["what"],
+            f"{row['macs'] / 1e6:.2f}",
+            f"{row['inputs_per_second']:.0f}",
+            f"`{row['engine']}`",
+            f"{row['weight_bytes'] / 1e3:.0f}",
+            f"{row['peak_bytes'] / 1e6:.1f}",
+            *(with_seeds(found[row["what"]].get(length, {})) for length in lengths),
+        ]
+        for row in result(f"{name}-speed")["rows"]
+        if ", longer" not in row["what"]
+    ]
+    header = ["network", "MMAC/input", "inputs/s", "engine", "weights, kB", "a pass, MB"]
+    return table([*header, *lengths], rows)
+
+
+def ensemble_table():
+    """Slow mode beside a plain network: one line per network, one column per measure."""
+    found = {}
+    for row in result("ensemble")["rows"]:
+        if "ours" in row:
+            title, _, measure = row["what"].partition(": ")
+            found.setdefault(title, {})[measure or "accuracy"] = row
+    measures = list(next(iter(found.values())))
+    rows = [
+        [
+            title,
+            f"{cells['accuracy']['macs'] / 1e6:.2f}",
+            str(cells["accuracy"]["seeds"]),
+            *(written_short(cells[measure]) for measure in measures),
+        ]
+        for title, cells in found.items()
+    ]
+    units = {name: row["unit"] for name, row in next(iter(found.values())).items()}
+    return table(["network", "MMAC/input", "seeds", *(f"{m}, {units[m]}" for m in measures)], rows)
+
+
+def written_short(row):
+    digits = 3 if row["unit"] == "nats" else 1
+    spread = f" ± {row['deviation']:.{digits}f}" if "deviation" in row else ""
+    return f"{row['ours']:.{digits}f}{spread}"
+
+
+def speed_rows(name):
+    """Accuracy beside cost and measured speed of what has been run of an experiment."""
+    speeds = {row["what"]: row for row in result(f"{name}-speed")["rows"]}
+    rows = [
+        [
+            row["what"],
+            str(row["streams"]),
+            f"{row['macs'] / 1e6:.2f}",
+            f"{speeds[row['what']]['inputs_per_second']:.0f}",
+            f"`{speeds[row['what']]['engine']}`",
+            written(row, "ours", "deviation"),
+            str(row["seeds"]),
+        ]
+        for row in result(name)["rows"]
+        if "ours" in row and row["unit"] == "%"
+    ]
+    header = ["network", "inputs per pass", "MMAC/input", "inputs/s", "engine"]
+    return table([*header, "test accuracy, %", "seeds"], rows)
+
+
+def cifar_map_table():
+    """A line per network, a column per length of training; other than three seeds are named."""
+    lengths = ("3 epochs", "10 epochs", "30 epochs")
+    found = {}
+    for row in result("cifar-map")["rows"]:
+        network, _, length = row["what"].rpartition(", ")
+        if row["unit"] == "%":
+            found.setdefault(network, {})[length] = row
+    speeds = {
+        row["what"].rpartition(", ")[0]: row["inputs_per_second"]
+        for row in result("cifar-map-speed")["rows"]
+    }
+    rows = []
+    for network, cells in found.items():
+        measured = [row for row in cells.values() if "ours" in row]
+        if measured:
+            cost = f"{measured[0]['macs'] / 1e6:.2f}", f"{speeds[network]:.0f}"
+            cells = [with_seeds(cells.get(length, {})) for length in lengths]
+            rows.append([network, str(measured[0]["streams"]), *cost, *cells])
+    return table(["network", "inputs per pass", "MMAC/input", "inputs/s", *lengths], rows)
+
+
+def with_seeds(row):
+    if row.get("diverged"):
+        return row["note"]
+    seeds = row.get("seeds", 0)
+    few = "" if seeds in (0, 3) else f" ({seeds} seed{'s' if seeds > 1 else ''})"
+    return written(row, "ours", "deviation") + few
+
+
+def pays_table():
+    """The best in superposition beside the plain network of its cost, trained alike."""
+    found = {
+        row["what"]: row for name in ("mnist-map", "cifar-map") for row in result(name)["rows"]
+    }
+    plans = experiments()
+    rows = []
+    for name, data in (("mnist-map", "MNIST"), ("cifar-map", "CIFAR-10")):
+        for one in plans[name].plan.differences:
+            ours, plain, apart = (found[title] for title in (one.of, one.above, one.title))
+            if apart["seeds"] < 3:
+                continue
+            taught = ", both taught" if "distilled" in one.title else ""
+            length = f", {one.title.rpartition(', ')[2]}" if "epochs" in one.title else ""
+            cells = [written(row, "ours", "deviation") for row in (ours, plain)]
+            rows.append(
+                [
+                    f"{data}, {ours['streams']} per pass{length}{taught}",
+                    f"{ours['macs'] / 1e6:.2f}",
+                    *cells,
+                    f"{apart['ours']:+.2f} ± {apart['deviation']:.2f}",
+                ]
+            )
+    header = ["test accuracy, %", "MMAC/input", "late tiles", "plain, one per pass", "difference"]
+    return table(header, rows)
+
+
+def demo_sentence():
+    """How far the demo's modes are from the plain network, over seeds and parts."""
+    found = {row["what"]: row for row in result("demo-seeds")["rows"]}
+    fast, slow, long = (
+        found[title]
+        for title in (
+            "fast mode - WideResNet",
+            "slow mode - WideResNet",
+            "fast mode - WideResNet trained as long",
+        )
+    )
+    return (
+        f"fast mode is {-fast['ours']:.1f} ± {fast['deviation']:.1f} points behind the plain "
+        f"network ({-long['ours']:.1f} ± {long['deviation']:.1f} if that trains as long), slow "
+        f"mode {-slow['ours']:.1f} ± {slow['deviation']:.1f}"
+    )
+
+
+PLACES = {
+    "docs/when-it-pays.md": [pays_table],
+    "README.md": [headline_table, plain_at_that_cost, demo_sentence, engines_summary],
+    "docs/results.md": [
+        standing,
+        lambda: experiment_table("mnist"),
+        lambda: speed_rows("mnist-map"),
+        lambda: experiment_table("mnist-readout"),
+        lambda: experiment_table("synthetic"),
+        cifar_map_table,
+        published_table,
+        gears_table,
+        lambda: gears_table("gears-mnist"),
+        ensemble_table,
+        lambda: experiment_table("lra-cpu"),
+        cost_differences,
+        demo_table,
+        demo_parts_table,
+    ],
+    "docs/speed.md": [
+        engines_table,
+        engines_memory_table,
+        engines_digits_table,
+        engines_compiled_table,
+        engines_accuracy_table,
+        engines_former_table,
+        engines_large_batch,
+        engines_machine,
+        mimoconv_table,
+        lambda: mimoconv_table("bench-mimoconv-channels-last"),
+        mimoformer_table,
+        outside_the_trunk,
+        isometry_speedup,
+        allocator_speedup,
+        machine,
+    ],
+    "docs/cost.md": [datamux_rows],
+    "docs/your-network.md": [
+        superposed_digits_table,
+        lambda: superposed_table("superpose-resnet56"),
+        lambda: superposed_table("superpose-minilm"),
+        superpose_overhead,
+    ],
+    "docs/superposition.md": [text_cost_rows, recall_rows, lambda: measured_rows("shared-keys")],
+    "docs/theory.md": [bounds_rows, crosstalk_rows],
+}
+
+PAGES = {**PLACES, "docs/serving.md": MEASURED}
+
+
+def rewrite(text: str, made: Iterable[str]) -> str:
+    """Replace every table of a page by the one that was made with the same header.
+
+    >>> print(rewrite("Old:\\n\\n| a |\\n| --- |\\n| 1 |\\n\\nEnd", ["| a |\\n| --- |\\n| 2 |"]))
+    Old:
+    <BLANKLINE>
+    | a |
+    | --- |
+    | 2 |
+    <BLANKLINE>
+    End
+    """
+    written: Counter[str] = Counter()  # tables by their header
+    for one in made:
+        header, _, rest = one.partition("\n")
+        if not rest.startswith("| -"):
+            continue  # a sentence, or rows of a larger table
+        starts = [found.start() for found in re.finditer(re.escape(header + "\n| -"), text)]
+        if len(starts) == written[header]:
+            raise ValueError(f"No table with the header {header}: write it by hand first.")
+        start = starts[written[header]]
+        end = text.find("\n\n", start)
+        end = len(text.rstrip("\n")) if end < 0 else end
+        text = text[:start] + one + text[end:]
+        written[header] += 1
+    return text
+
+
+def main() -> None:
+    """Rewrite all pages, and name those that changed."""
+    for page, makers in PAGES.items():
+        path = ROOT / page
+        before = path.read_text(encoding="utf-8")
+        text = rewrite(before, [make() for make in makers])
+        if text != before:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {page}")
+
+
+if __name__ == "__main__":
+    main()
