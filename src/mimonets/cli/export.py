@@ -108,11 +108,11 @@ def run(args: Namespace) -> None:
 def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
     """Find the recipe whose data to measure on; None if there is none, or none is asked for."""
     from mimonets.checkpoints.shipped import pretrained_names, read_card
-    from mimonets.recipes import data_settings, load_recipe
+    from mimonets.recipes import load_recipe
     from mimonets.recipes.execute import read_run
 
     if is_run:
-        return read_run(source, data_settings(args.data_dir, read_run(source).data.name))
+        return read_run(source).with_data_dir(args.data_dir)
     name = args.recipe
     shipped = not Path(args.source).exists() and args.source in pretrained_names()
     if name is None and shipped and (args.int8 or args.data_dir):
@@ -120,7 +120,7 @@ def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
         name = named and named.group(1)
     if name is None:
         return None
-    return load_recipe(name, data_settings(args.data_dir, load_recipe(name).data.name))
+    return load_recipe(name).with_data_dir(args.data_dir)
 
 
 def _data(recipe: Any, int8: bool) -> tuple[list[Any], list[Any], list[Any] | None, Any]:
