@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mimonets._create import create, list_models
     from mimonets.checkpoints import load, save
-    from mimonets.inference import Engine, export
+    from mimonets.inference import Engine, ExportOptions, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
         DataMUXConv,
@@ -42,6 +42,7 @@ __all__ = [
     "DataMUXFormer",
     "DataMUXFormerConfig",
     "Engine",
+    "ExportOptions",
     "GearedWideResNet",
     "GearedWideResNetConfig",
     "MIMOConv",
@@ -68,6 +69,7 @@ __all__ = [
 
 _ROOMS = {
     "Engine": "mimonets.inference",
+    "ExportOptions": "mimonets.inference",
     "create": "mimonets._create",
     "export": "mimonets.inference",
     "list_models": "mimonets._create",

@@ -2,9 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +13,6 @@ from mimonets.training.config import REMOVED
 from mimonets.training.identity import Identity
 from mimonets.training.run_folder import RunFolder, read_recipe
 from training.tiny import TinyBatches, tiny_config, tiny_conv
-
-TESTS = Path(__file__).parents[1]
 
 
 def tiny_run(folder, **options):
@@ -38,19 +33,6 @@ def test_a_second_process_is_told_who_is_training(tmp_path):
     assert f"is being trained into by process {os.getpid()} on " in refused[0]
     assert "wait until it has ended" in refused[0]
     assert tiny_run(tmp_path / "run", resume=True).steps == 8
-
-
-def test_a_killed_process_leaves_no_lock(tmp_path):
-    script = (
-        "import os, sys; from mimonets.training.lock import FolderLock; from pathlib import Path\n"
-        "FolderLock(Path(sys.argv[1])).acquire(); os.kill(os.getpid(), 9)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    (tmp_path / "run").mkdir()
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], env=environment)
-    assert (tmp_path / "run/.trained-by.json").exists()
-    assert tiny_run(tmp_path / "run").steps == 8
-    assert not (tmp_path / "run/.trained-by.json").exists()
 
 
 @pytest.mark.parametrize("resume", [False, True])
