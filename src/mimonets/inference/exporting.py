@@ -8,17 +8,16 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from mimonets._extras import install_line
-from mimonets._inputs import InputSpec
 from mimonets._messages import did_you_mean
-from mimonets.inference.export_folder import Batch, ExportFolder
+from mimonets.inference.export_folder import Batch, ExportFolder, ExportOptions
 from mimonets.inference.manifest import Manifest, PointRecord, is_only_an_export
 from mimonets.inference.quantise import INT8_WRITERS
 from mimonets.inference.torch_runtime import check_finite, describe
@@ -26,22 +25,6 @@ from mimonets.models.evaluating import evaluating
 
 FORMATS = ("onnx", "openvino", "pt2")
 Export = TypeVar("Export", bound=Callable[..., Path])
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """What most exports leave as it is."""
-
-    # Batches of (inputs, labels), neither trained nor evaluated on: which confidence of a fast
-    # answer makes a slow one worth it is calibrated on them.
-    validation: Iterable[Batch] | None = None
-    accuracy: Mapping[int, float] | None = None  # of active streams, where it is known already
-    max_loss: float = 0.3  # int8: points of accuracy; nothing is written if a mode loses more
-    int8_runtimes: Sequence[str] | None = None  # onnxruntime, openvino; None: those installed
-    inputs: Any = None  # real inputs to compare with PyTorch on; None: random ones
-    input_spec: InputSpec | None = None  # what an input is, if the model does not know
-    tolerance: float = 1e-4  # of the largest answer; float32 graphs agree to about 1e-6
-    tell: Callable[[str], object] = lambda line: None  # called with a line for each step
 
 
 def _take_old_keywords(function: Export) -> Export:
@@ -125,9 +108,7 @@ def export(
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         with evaluating(model, inference=False):
-            work = ExportFolder(
-                model, part, manifest, options.inputs, options.tolerance, options.tell
-            )
+            work = ExportFolder(model, part, manifest, options)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
             if options.accuracy is not None:
                 work.enter_accuracy(options.accuracy)
@@ -136,7 +117,7 @@ def export(
             if options.validation is not None:
                 work.calibrate_cascade(list(options.validation))
             for runtime in runtimes:
-                work.write_int8(runtime, calibration, evaluation or (), options.max_loss)
+                work.write_int8(runtime, calibration, evaluation or ())
             if measure:
                 work.measure_times()
             work.finish(formats)
