@@ -1,5 +1,6 @@
 """What is written, what is refused, and that a folder answers as the network does."""
 
+import inspect
 import json
 import shutil
 
@@ -205,6 +206,21 @@ def test_what_cannot_be_exported_gets_a_sentence_and_writes_nothing(small_conv, 
     with pytest.raises(ValueError, match=r"holds other things than an earlier export"):
         export(small_conv, tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_the_keywords_of_0_2_0_still_work(small_conv, tmp_path):
+    assert len(inspect.signature(export).parameters) <= 8
+    with (
+        pytest.warns(DeprecationWarning, match=r"max_loss=.* is now options=ExportOptions\(max_l"),
+        pytest.raises(ValueError, match="max_loss=-1"),
+    ):
+        export(small_conv, tmp_path / "out", max_loss=-1)
+    for calibration in ({}, {"calibration": None}, {"calibration": []}):
+        with (
+            pytest.warns(DeprecationWarning, match="int8=batches"),
+            pytest.raises(ValueError, match="int8=.* to calibrate on"),
+        ):
+            export(small_conv, tmp_path / "out", int8=True, **calibration)
 
 
 def test_only_an_export_is_replaced_by_an_export(copy, small_conv):

@@ -38,8 +38,8 @@ def _take_old_keywords(function: Export) -> Export:
         int8 = keywords.get("int8")
         named = isinstance(int8, Sequence) and bool(int8) and isinstance(int8[0], str)
         if "calibration" in keywords or isinstance(int8, bool) or named:
-            calibration = keywords.pop("calibration", None) or ()
-            keywords["int8"] = calibration if int8 else None
+            calibration = keywords.pop("calibration", None)
+            keywords["int8"] = None if not int8 else () if calibration is None else calibration
             if named:
                 old["int8_runtimes"] = int8
             moved.append("int8=True with calibration=batches is now int8=batches")
@@ -94,7 +94,7 @@ def export(
     manifest = describe(model, options.input_spec)
     manifest = replace(manifest, modes=_chosen_modes(manifest, modes))
     check_finite(model)
-    calibration = [] if int8 is None else list(int8)
+    calibration = [int8] if hasattr(int8, "shape") else list(int8 or ())  # one batch, or several
     evaluation = None if evaluation is None else list(evaluation)
     runtimes = []
     if int8 is not None:
