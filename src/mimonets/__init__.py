@@ -6,8 +6,11 @@ The public names load on first use, so that ``mimonets --help`` need not wait fo
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mimonets._renamed import renamed
+
 if TYPE_CHECKING:
     from mimonets._create import create, list_models
+    from mimonets._operating_point import OperatingPoint
     from mimonets.checkpoints import load, save
     from mimonets.inference import Engine, export
     from mimonets.layers import recalibrate
@@ -16,14 +19,14 @@ if TYPE_CHECKING:
         DataMUXConvConfig,
         DataMUXFormer,
         DataMUXFormerConfig,
-        GearedWideResNet,
-        GearedWideResNetConfig,
         MIMOConv,
         MIMOConvConfig,
         MIMOFormer,
         MIMOFormerConfig,
         Performer,
         PerformerConfig,
+        SlimmableWideResNet,
+        SlimmableWideResNetConfig,
         Transformer,
         TransformerConfig,
         WideIsoNet,
@@ -42,14 +45,15 @@ __all__ = [
     "DataMUXFormer",
     "DataMUXFormerConfig",
     "Engine",
-    "GearedWideResNet",
-    "GearedWideResNetConfig",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
     "MIMOFormerConfig",
+    "OperatingPoint",
     "Performer",
     "PerformerConfig",
+    "SlimmableWideResNet",
+    "SlimmableWideResNetConfig",
     "Transformer",
     "TransformerConfig",
     "WideIsoNet",
@@ -68,6 +72,7 @@ __all__ = [
 
 _ROOMS = {
     "Engine": "mimonets.inference",
+    "OperatingPoint": "mimonets._operating_point",
     "create": "mimonets._create",
     "export": "mimonets.inference",
     "list_models": "mimonets._create",
@@ -79,7 +84,7 @@ _ROOMS = {
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
+        return renamed(__name__)(name)
     return getattr(import_module(_ROOMS.get(name, "mimonets.models")), name)
 
 

@@ -273,7 +273,7 @@ def test_a_network_with_gears_is_tested_in_each(tmp_path):
     for gear, row in enumerate(rows, start=1):
         batches = split_batches(geared.load(0), "test", spec=model.input_spec)
         with evaluating(model):
-            right = [(model(x, gear=gear).argmax(1) == y) for x, y in batches.epoch(0)]
+            right = [(model(x, point=gear).argmax(1) == y) for x, y in batches.epoch(0)]
         assert row.ours == pytest.approx(100 * torch.cat(right).float().mean().item())
     assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)
 

@@ -168,7 +168,7 @@ def test_a_backlog_takes_as_long_as_its_jobs(limits):
     """Oracle: form the groups one by one, put full ones into jobs, and add up all calls."""
     index = {1: 0, 2: 1, 4: 2}
     items = [Item(0.0, 1.0, limit=index[limit], number=n) for n, limit in enumerate(limits)]
-    backlog = Backlog(MODES, gear=2, passes=3)
+    backlog = Backlog(MODES, point=2, passes=3)
     longest = 0.0
     for count in range(1, len(items) + 1):
         seconds = 0.0

@@ -1,4 +1,4 @@
-"""``mimonets serve``: the server that changes gear by load, with a page."""
+"""``mimonets serve``: the server that changes its operating point by load, with a page."""
 
 import argparse
 import tempfile

@@ -43,5 +43,4 @@ __all__ = [
     "untrained_modes",
 ]
 
-_KEYS = ("HRRBinding", "HadamardBinding", "MBATBinding", "PositionBinding", "ShrunkTiles", "Tiles")
-__getattr__ = renamed(__name__, {name: f"mimonets.bindings.{name}" for name in _KEYS})
+__getattr__ = renamed(__name__)

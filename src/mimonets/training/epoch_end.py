@@ -7,6 +7,7 @@ from torch import nn
 from mimonets.data.interface import Batches
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.layers import recalibrate, untrained_modes
+from mimonets.models import operating_points
 from mimonets.training.result import Row, TrainResult
 from mimonets.training.run_folder import RunFolder
 from mimonets.training.stability import averaged
@@ -40,7 +41,9 @@ def validate(
 ) -> dict[str, Row]:
     """Measure every mode, with averaged weights if there are any, and keep the best model."""
     fabric, config = state.fabric, state.config
-    modes = config.evaluate_modes or tuple(config.mode_shares(state.model.num_streams))
+    shares = config.mode_shares(state.model.num_streams)
+    trained = (p.number for p in operating_points(state.model) if p.inputs_per_pass in shares)
+    modes = config.evaluate_modes or tuple(trained)
     found: dict[str, Row] = {}
     best = False
     state.statistics.remember()
