@@ -13,6 +13,7 @@ _BINDINGS = ("HRRBinding", "HadamardBinding", "MBATBinding", "PositionBinding", 
 _CHECKPOINTS = ("ModelCard", "load", "read_config", "save")
 RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> where it is now
     "mimonets": _SLIMMABLE,
+    "mimonets.inference.manifest": {"Mode": "mimonets.inference.manifest.PointRecord"},
     "mimonets.layers": {name: f"mimonets.bindings.{name}" for name in _BINDINGS},
     "mimonets.models": {
         **_SLIMMABLE,

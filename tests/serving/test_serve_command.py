@@ -183,11 +183,14 @@ def test_a_network_with_gears_is_served_in_all_of_them(tmp_path):
 
 def test_a_run_is_served_with_the_model_that_it_kept(tmp_path):
     small_model(tmp_path / "model")
-    (tmp_path / "result.json").write_text(json.dumps({"keep": "best"}))
+    assert weights_in(tmp_path) == tmp_path / "model", "of an export"
+    (tmp_path / "recipe.yaml").write_text("{model: {}, train: {}}")
     assert weights_in(tmp_path) == tmp_path / "model"
     small_model(tmp_path / "best")
+    result = {"final": {}, "steps": 1, "skipped": 0, "not_finite": 0}
+    (tmp_path / "result.json").write_text(json.dumps({**result, "keep": "best"}))
     assert weights_in(tmp_path) == tmp_path / "best"
-    (tmp_path / "result.json").write_text(json.dumps({"keep": "last"}))
+    (tmp_path / "result.json").write_text(json.dumps({**result, "keep": "last"}))
     assert weights_in(tmp_path) == tmp_path / "model"
     assert weights_in(tmp_path / "model") == tmp_path / "model"
 

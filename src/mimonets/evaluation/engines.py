@@ -20,7 +20,7 @@ from mimonets._messages import did_you_mean
 from mimonets.evaluation.bench import BenchSettings, build
 from mimonets.evaluation.macs import count_macs
 from mimonets.evaluation.throughput import Contender, Timing, quartiles, race
-from mimonets.inference import BACKENDS, Engine, export
+from mimonets.inference import BACKENDS, Engine, ExportOptions, export
 from mimonets.models import alternatives_of, find_point, name_of, usual_points
 
 IN_MEMORY = {"eager": "torch", "compiled": "compiled"}  # what needs no export
@@ -160,11 +160,10 @@ def _export(model: Any, folder: Path, int8: Sequence[str]) -> Path:
     return export(
         model,
         folder,
-        int8=int8 or None,
-        calibration=[inputs],
+        int8=[inputs] if int8 else None,
         evaluation=[(inputs, labels)] if int8 else None,
-        max_loss=100,
         measure=False,
+        options=ExportOptions(max_loss=100, int8_runtimes=int8 or None),
     )
 
 

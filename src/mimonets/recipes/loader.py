@@ -14,7 +14,7 @@ from mimonets.checkpoints import load, read_config
 from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS, SuperposedConfig
 from mimonets.recipes.families import find_recipe
-from mimonets.training.config import TrainConfig
+from mimonets.training.config import LAST_VERSION_WITH_REMOVED, REMOVED, TrainConfig
 
 SECTIONS: dict[str, type[Any] | None] = {
     "model": None,  # by its kind
@@ -60,6 +60,12 @@ class Recipe:
             f"#   speed   mimonets bench {self.name}\n"
             f"#   expect  docs/results.md, for what has been run\n"
         ) + yaml.safe_dump(settings, sort_keys=False)
+
+    def with_data_dir(self, data_dir: str | Path | None) -> "Recipe":
+        """Give the same experiment with its files there; see :func:`find_data_dir`."""
+        if data_dir is None:
+            return self
+        return replace(self, data=replace(self.data, dir=find_data_dir(data_dir, self.data.name)))
 
     def with_seed(self, seed: int) -> "Recipe":
         """Give the same experiment with another seed for weights and batches."""
@@ -125,16 +131,21 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
 
 
 def data_settings(data_dir: str | Path | None, dataset: str) -> list[str]:
-    """Point a recipe at its files: in the folder itself, or in one named after the data set.
+    """Point a recipe at its files, as overrides.
 
     >>> data_settings("data", "mnist"), data_settings(None, "mnist")
     (['data.dir="data"'], [])
     """
     if data_dir is None:
         return []
-    own = Path(data_dir) / dataset
     # As it stands: YAML would read the two halves of an escaped emoji as two characters.
-    return [f"data.dir={json.dumps(str(own if own.is_dir() else data_dir), ensure_ascii=False)}"]
+    return [f"data.dir={json.dumps(find_data_dir(data_dir, dataset), ensure_ascii=False)}"]
+
+
+def find_data_dir(data_dir: str | Path, dataset: str) -> str:
+    """Find the files of a data set: in the folder itself, or in one in it named after the set."""
+    own = Path(data_dir) / dataset
+    return str(own if own.is_dir() else data_dir)
 
 
 def _sections(settings: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -183,7 +194,14 @@ def _without_circles(value: Any) -> Any:
 def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:
     """Say everything that is wrong with a section, setting by setting."""
     known = [field.name for field in fields(config_class)]
-    problems = _unknown("setting", settings, known, prefix=f"{section}.")
+    removed = settings.keys() & REMOVED if section == "train" else set()
+    problems = [
+        f"{section}.{name} is gone: mimonets {LAST_VERSION_WITH_REMOVED} is the last version with "
+        f"this setting, leave it out"
+        for name in sorted(removed)
+    ]
+    unknown = [name for name in settings if name not in removed]
+    problems += _unknown("setting", unknown, known, prefix=f"{section}.")
     settings, good = _as_text(config_class, settings), {}
     for name in sorted(settings.keys() & set(known)):
         if settings[name] is None and not _may_be_null(config_class, name):
