@@ -11,6 +11,7 @@ from mimonets._inputs import InputSpec
 from mimonets.loadtest.demo import DemoLoad
 from mimonets.serving.app import make_app
 from mimonets.serving.networks import superposed
+from mimonets.serving.operating_points import ServedPoint
 from mimonets.serving.policy import PolicySettings
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
@@ -57,6 +58,14 @@ class FakeEngine:
             if self.nan_on is not None and self.nan_on in first[group]:
                 logits[group] = np.nan
         return logits
+
+
+def make_point(inputs_per_pass, time, accuracy=None, **more):
+    """Make an operating point without a network."""
+    named = {"number": inputs_per_pass, "name": f"{inputs_per_pass} active"}
+    return ServedPoint(
+        **{**named, **more}, inputs_per_pass=inputs_per_pass, time=time, accuracy=accuracy
+    )
 
 
 def images(*pixels):

@@ -2,19 +2,25 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 
 from mimonets._inputs import InputSpec
-from mimonets.serving.app import answer, authorise, read_request
+from mimonets.serving.app import authorise, json_response, read_request_body
 from mimonets.serving.images import read_data_url, read_images
-from mimonets.serving.infer import Departure
-from mimonets.serving.model_queue import Ticket
+from mimonets.serving.infer import client_leaves
+from mimonets.serving.model_queue import InferenceRequest
 from mimonets.serving.protocol import read_json, softmax
-from mimonets.serving.request_options import RequestError, how, leave_out_foreign, read_wish
-from mimonets.serving.server import Count, Server
+from mimonets.serving.request_options import (
+    RequestError,
+    known_parameters,
+    read_options,
+    response_parameters,
+)
+from mimonets.serving.server import CountedRequest, Server
 
 BODY = {
     "requestBody": {
@@ -50,14 +56,14 @@ def add_classify(app: FastAPI, server: Server) -> None:
         with server.count(next(iter(server.loaders))) as counted:
             return await answer_files(request, begun, counted)
 
-    async def answer_files(request: Request, begun: float, counted: Count) -> Response:
+    async def answer_files(request: Request, begun: float, counted: CountedRequest) -> Response:
         tenant = authorise(request, server)
         files, settings = await _read_request(request, server)
         name = settings.pop("model", None) or counted.name
         if not isinstance(name, str):
             raise RequestError(400, "model must be a name.")
         counted.name = name
-        wish = read_wish(leave_out_foreign(settings))
+        options = read_options(known_parameters(settings))
         found = server.find(name)
         spec = found.network.input_spec
         if spec.kind != "image":
@@ -67,10 +73,9 @@ def add_classify(app: FastAPI, server: Server) -> None:
         decoded = await asyncio.get_running_loop().run_in_executor(
             server.pool, read_images, files, spec, server.settings.max_pixels
         )
-        ticket = await server.answer(
-            found, decoded, wish, tenant, Departure(request.receive), begun
-        )
-        return answer(_labels(ticket, spec))
+        leaves = partial(client_leaves, request.receive)
+        answered = await server.answer(found, decoded, options, tenant, leaves, begun)
+        return json_response(_labels(answered, spec))
 
 
 def _check_count(images: Sequence[Any], server: Server) -> None:
@@ -79,13 +84,11 @@ def _check_count(images: Sequence[Any], server: Server) -> None:
         raise RequestError(400, f"{len(images)} images came; 1 to {most} are taken.")
 
 
-def _labels(ticket: Ticket, spec: InputSpec) -> dict[str, Any]:
-    lane = ticket.lane
-    assert lane is not None
+def _labels(request: InferenceRequest, spec: InputSpec) -> dict[str, Any]:
     answers = []
-    for one in ticket.answers:
-        assert one is not None
-        chances = softmax(one.output.reshape(-1))
+    for answer in request.answers:
+        assert answer is not None
+        chances = softmax(answer.output.reshape(-1))
         best = int(chances.argmax())
         answers.append(
             {
@@ -93,15 +96,15 @@ def _labels(ticket: Ticket, spec: InputSpec) -> dict[str, Any]:
                 "class": best,
                 "probability": round(float(chances[best]), 6),
                 "probabilities": [round(float(chance), 6) for chance in chances],
-                "active_streams": lane.policy.modes[one.mode].active_streams,
-                "group_size": one.group_size,
+                "active_streams": answer.point.inputs_per_pass,
+                "group_size": answer.group_size,
             }
         )
     return {
-        "model": lane.name,
-        "version": lane.version,
+        "model": request.queue.name,
+        "version": request.queue.version,
         "answers": answers,
-        "parameters": how(ticket, lane.policy),
+        "parameters": response_parameters(request),
     }
 
 
@@ -110,7 +113,7 @@ async def _read_request(request: Request, server: Server) -> tuple[list[bytes], 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return await _read_form(request, server)
-    body = await read_request(request, server)
+    body = await read_request_body(request, server)
     if kind in ("image/png", "image/jpeg", "application/octet-stream"):
         return [body], _words(dict(request.query_params))
     if kind not in ("application/json", ""):
@@ -124,7 +127,7 @@ async def _read_request(request: Request, server: Server) -> tuple[list[bytes], 
 
 
 async def _read_form(request: Request, server: Server) -> tuple[list[bytes], dict[str, Any]]:
-    body = await read_request(request, server)  # counted; the form is then read from memory
+    body = await read_request_body(request, server)  # counted; the form is then read from memory
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}

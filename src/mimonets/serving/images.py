@@ -10,7 +10,7 @@ import numpy as np
 
 from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
-from mimonets.serving.networks import Array
+from mimonets.serving.operating_points import Array
 from mimonets.serving.request_options import RequestError
 
 FORMATS = ("PNG", "JPEG")

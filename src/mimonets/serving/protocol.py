@@ -5,7 +5,7 @@ clients speak it: a JSON header, then raw little-endian tensors in row-major ord
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,17 @@ import orjson
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
-from mimonets.serving.model_queue import Ticket
-from mimonets.serving.networks import Array
-from mimonets.serving.numbers import flatten, numbers_of, read_length
+from mimonets.serving.model_queue import InferenceRequest
+from mimonets.serving.operating_points import Array
 from mimonets.serving.request_options import (
     RequestError,
     RequestOptions,
     check_inputs,
-    how,
     is_count,
-    leave_out_foreign,
+    known_parameters,
     mapping,
-    read_wish,
+    read_options,
+    response_parameters,
 )
 
 MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
@@ -41,22 +40,22 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class Header:
+class RequestHeader:
     """What the JSON of a request says."""
 
     dtype: str
     shape: list[int]
     size: int | None  # bytes of the tensor that follow; None: it is in the JSON
     data: Any  # the tensor, if it is in the JSON
-    wish: RequestOptions
+    options: RequestOptions
     id: str | None
     outputs: tuple[tuple[str, bool, int], ...]  # name, binary, classes
 
 
-class KnownHeaders(dict[bytes, Header]):
+class KnownHeaders(dict[bytes, RequestHeader]):
     """Headers that came before: clients send the same bytes again and again before a tensor."""
 
-    def remember(self, text: bytes, header: Header) -> None:
+    def remember(self, text: bytes, header: RequestHeader) -> None:
         """Keep a header; of many, none are kept for long."""
         if header.size is None or len(text) > LONGEST_KNOWN:
             return
@@ -65,17 +64,7 @@ class KnownHeaders(dict[bytes, Header]):
         self[text] = header
 
 
-@dataclass(frozen=True)
-class Question:
-    """A decoded request."""
-
-    inputs: Array
-    wish: RequestOptions = field(default_factory=RequestOptions)
-    id: str | None = None
-    outputs: tuple[tuple[str, bool, int], ...] = (("logits", False, 0),)  # name, binary, classes
-
-
-def read_question(
+def decode_request(
     body: bytes,
     header_length: str | None,
     spec: InputSpec,
@@ -83,14 +72,14 @@ def read_question(
     takes_short: bool,
     max_inputs: int,
     known: KnownHeaders | None = None,
-) -> Question:
-    """Decode an inference request; raises RequestError with 400 and a sentence.
+) -> tuple[RequestHeader, Array]:
+    """Decode an inference request into its header and its inputs; raises RequestError.
 
     ``known`` has headers that were decoded before, for the same network.
     """
     cut = len(body)
     if header_length is not None:
-        cut = read_length(header_length)
+        cut = _read_length(header_length)
         if not 0 <= cut <= len(body):
             raise RequestError(
                 400,
@@ -100,7 +89,7 @@ def read_question(
     text = bytes(body[:cut])
     header = known.get(text) if known is not None else None
     if header is None:
-        longest = BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
+        longest = BESIDE + PER_NUMBER * max_inputs * _numbers_of(spec)
         if len(text) > longest:
             raise RequestError(
                 413,
@@ -111,8 +100,7 @@ def read_question(
         if known is not None:
             known.remember(text, header)
     tensor = _read_tensor(header, body[cut:])
-    inputs = check_inputs(tensor, spec, takes_short=takes_short)
-    return Question(inputs, header.wish, header.id, header.outputs)
+    return header, check_inputs(tensor, spec, takes_short=takes_short)
 
 
 def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:
@@ -128,17 +116,17 @@ def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:
     return content
 
 
-def write_answer(ticket: Ticket, question: Question, spec: InputSpec) -> tuple[bytes, int | None]:
-    """Encode an answer; returns the body and, if it has binary tensors, the header's length."""
-    lane = ticket.lane
-    assert lane is not None
-    answers = [answer for answer in ticket.answers if answer is not None]
+def encode_response(
+    request: InferenceRequest, asked: RequestHeader, spec: InputSpec
+) -> tuple[bytes, int | None]:
+    """Encode the answers; returns the body and, if it has binary tensors, the header's length."""
+    answers = [answer for answer in request.answers if answer is not None]
     if len(answers) == 1:
         logits = answers[0].output[np.newaxis].astype(np.float32, copy=False)
     else:
         logits = np.stack([answer.output for answer in answers]).astype(np.float32, copy=False)
     tensors, raw = [], b""
-    for wanted, binary, classes in question.outputs:
+    for wanted, binary, classes in asked.outputs:
         described, data = _output(wanted, logits, classes, spec)
         if binary:
             described["parameters"] = {"binary_data_size": len(data)}
@@ -146,19 +134,16 @@ def write_answer(ticket: Ticket, question: Question, spec: InputSpec) -> tuple[b
             raw += data
         tensors.append(described)
     header: dict[str, Any] = {
-        "model_name": lane.name,
-        "model_version": lane.version,
+        "model_name": request.queue.name,
+        "model_version": request.queue.version,
         "outputs": tensors,
     }
-    if question.id is not None:
-        header["id"] = question.id
-    header["parameters"] = how(ticket, lane.policy)
+    if asked.id is not None:
+        header["id"] = asked.id
+    header["parameters"] = response_parameters(request)
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
-    return (
-        (text + raw, len(text))
-        if any(binary for _, binary, _ in question.outputs)
-        else (text, None)
-    )
+    is_binary = any(binary for _, binary, _ in asked.outputs)
+    return (text + raw, len(text)) if is_binary else (text, None)
 
 
 def softmax(logits: Array) -> Array:
@@ -188,7 +173,18 @@ def describe(
     }
 
 
-def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
+def _read_length(text: str) -> int:
+    """Read a number of bytes; -1 for anything else, such as other digits than 0 to 9."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
+
+
+def _numbers_of(spec: InputSpec) -> int:
+    """Count the numbers of one input, also of an image before it is cropped."""
+    given = 1 if spec.original is None else spec.shape[0] * math.prod(spec.original)
+    return max(given, math.prod(spec.shape))
+
+
+def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader:
     header = read_json(text)
     inputs = header.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
@@ -211,7 +207,7 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
             413, f"{shape[0]} inputs in one request; at most {max_inputs} are taken."
         )
     count = math.prod(shape)
-    if count > shape[0] * numbers_of(spec):
+    if count > shape[0] * _numbers_of(spec):
         raise RequestError(
             400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {shape!r}."
         )
@@ -226,18 +222,18 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
     if identity is not None and not isinstance(identity, str):
         raise RequestError(400, "id must be text.")
     parameters = mapping(header, "parameters")
-    return Header(
+    return RequestHeader(
         dtype=kind,
         shape=shape,
         size=size,
         data=found.get("data"),
-        wish=read_wish(leave_out_foreign(parameters)),
+        options=read_options(known_parameters(parameters)),
         id=identity,
         outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
     )
 
 
-def _read_tensor(header: Header, raw: bytes) -> Array:
+def _read_tensor(header: RequestHeader, raw: bytes) -> Array:
     dtype, shape = DATATYPES[header.dtype], header.shape
     if header.size is not None:
         if header.size != len(raw):
@@ -245,13 +241,34 @@ def _read_tensor(header: Header, raw: bytes) -> Array:
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
     if raw:
         raise RequestError(400, "Bytes follow the header, but no binary_data_size announces them.")
-    values = np.array(flatten(header.data, shape))
+    values = np.array(_flatten(header.data, shape))
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if values.dtype.kind == "f" or values.min() < limits.min or values.max() > limits.max:
             raise RequestError(400, f"data does not fit {header.dtype}.")
     with np.errstate(over="ignore"):  # too large for FP16: infinite, and refused as such
         return values.astype(dtype).reshape(shape)
+
+
+def _flatten(data: Any, shape: list[int]) -> list[float]:
+    """Give the numbers of a tensor that came flat or nested; counted before they are touched."""
+    count = math.prod(shape)
+    wrong = RequestError(
+        400, f"data must be {count} numbers for the shape {shape!r}, flat or nested like it."
+    )
+    if not isinstance(data, list):
+        raise wrong
+    for _ in shape[1:]:
+        if not 0 < len(data) <= count or not isinstance(data[0], list):
+            break
+        if not all(isinstance(part, list) and len(part) == len(data[0]) for part in data):
+            raise wrong
+        if len(data) * len(data[0]) > count:
+            raise wrong
+        data = [one for part in data for one in part]
+    if len(data) != count or not set(map(type, data)) <= {int, float}:
+        raise wrong
+    return data
 
 
 def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, bool, int], ...]:

@@ -1,4 +1,7 @@
-"""What a request may ask for, and what fits the network: checked before anything is queued."""
+"""What a request may ask for, and what fits the network: checked before anything is queued.
+
+Also how its answer came about, in the parameters of the response.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +13,9 @@ import numpy as np
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
-from mimonets.serving.model_queue import Ticket
-from mimonets.serving.networks import PADDING, Array
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.networks import PADDING
+from mimonets.serving.operating_points import Array
 from mimonets.serving.policy import Policy
 
 PARAMETERS = (
@@ -41,15 +45,15 @@ class RequestOptions:
 
     timeout: float | None = None  # seconds, for the whole request
     priority: int = 0
-    pace: str | None = None  # fast, normal or slow
-    max_active: int | None = None
+    speed: str | None = None  # fast, normal or slow
+    max_active: int | None = None  # most inputs that may share its pass
     min_accuracy: float | None = None
     cascade: bool = False
     deterministic: bool = False
-    superpose: bool = False  # in the fastest mode that it allows, even when the server is idle
+    superpose: bool = False  # as fast as it allows, even when the server is idle
 
 
-def read_wish(parameters: Mapping[str, Any]) -> RequestOptions:
+def read_options(parameters: Mapping[str, Any]) -> RequestOptions:
     """Read the parameters of a request."""
     for name in parameters:
         if name not in PARAMETERS:
@@ -66,7 +70,7 @@ def read_wish(parameters: Mapping[str, Any]) -> RequestOptions:
     return RequestOptions(
         timeout=timeout / 1e6 if timeout else None,
         priority=int(priority or 0),
-        pace=mode if isinstance(mode, str) else None,
+        speed=mode if isinstance(mode, str) else None,
         max_active=mode if isinstance(mode, int) else None,
         min_accuracy=_number(parameters, "min_accuracy", 0, 1),
         cascade=_flag(parameters, "cascade"),
@@ -75,10 +79,10 @@ def read_wish(parameters: Mapping[str, Any]) -> RequestOptions:
     )
 
 
-def leave_out_foreign(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what clients add for other servers; refuse what is one of ours, misspelt.
+def known_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep our parameters: leave out those for other servers, refuse ours if misspelt.
 
-    >>> leave_out_foreign({"mode": "fast", "sequence_id": 7})
+    >>> known_parameters({"mode": "fast", "sequence_id": 7})
     {'mode': 'fast'}
     """
     for name in islice(parameters, MOST_NAMES):
@@ -140,82 +144,83 @@ def largest_value(spec: InputSpec) -> float:
     return 2 * max(max(mean, 255 - mean) / deviation for mean, deviation in pairs)
 
 
-def make_ticket(
+def make_request(
+    queue: ModelQueue,
     inputs: Array,
-    wish: RequestOptions,
-    policy: Policy,
+    options: RequestOptions,
     now: float,
     slo: float,
     *,
     tenant: str,
     shares: bool,
-) -> Ticket:
-    """Turn inputs into a request with a deadline; raises RequestError if no mode fits."""
+) -> InferenceRequest:
+    """Make a request with a deadline from its inputs; raises RequestError if no mode fits."""
     try:
-        limit = _fastest_mode(wish, policy)
+        fastest = _fastest_point(options, queue.policy)
     except ValueError as error:
         raise RequestError(400, str(error)) from None
-    alone = _is_alone(wish, policy)
-    return Ticket(
+    alone = _is_alone(options, queue.policy)
+    return InferenceRequest(
+        queue=queue,
         inputs=inputs,
         count=len(inputs),
         arrival=now,
-        deadline=now + (wish.timeout or slo),
+        deadline=now + (options.timeout or slo),
         tenant=tenant,
         shares=shares,
-        limit=0 if alone else limit,
-        least=limit if wish.superpose else 0,
+        fastest=0 if alone else fastest,
+        slowest=fastest if options.superpose else 0,
         alone=alone,
-        priority=wish.priority,
-        cascade=wish.cascade,
+        priority=options.priority,
+        cascade=options.cascade,
         size=inputs.nbytes,
     )
 
 
-def _fastest_mode(wish: RequestOptions, policy: Policy) -> int:
-    """Find the fastest mode that a request allows.
+def _fastest_point(options: RequestOptions, policy: Policy) -> int:
+    """Find the index of the fastest operating point that a request allows.
 
-    Slow is the first mode. Normal is half the streams; the middle one of several networks or
+    Slow is the first point. Normal is half the streams; the middle one of several networks or
     resolutions, where every input has a pass of its own.
     """
-    sizes = {mode.active_streams for mode in policy.modes}
-    max_active, most = wish.max_active, policy.fastest
-    if wish.pace == "slow" or _is_alone(wish, policy):
-        max_active, most = None, 0
-    elif wish.pace == "normal" and len(sizes) > 1:
+    sizes = {point.inputs_per_pass for point in policy.points}
+    max_active, fastest = options.max_active, policy.fastest
+    if options.speed == "slow" or _is_alone(options, policy):
+        max_active, fastest = None, 0
+    elif options.speed == "normal" and len(sizes) > 1:
         max_active = max(min(sizes), max(sizes) // 2)
-    elif wish.pace == "normal":
-        most = policy.fastest // 2
-    return min(most, policy.limit(max_active=max_active, min_accuracy=wish.min_accuracy))
+    elif options.speed == "normal":
+        fastest = policy.fastest // 2
+    allowed = policy.fastest_allowed(max_active=max_active, min_accuracy=options.min_accuracy)
+    return min(fastest, allowed)
 
 
-def _is_alone(wish: RequestOptions, policy: Policy) -> bool:
-    """Tell whether nobody may share its pass: it says so, or no mode has so few inputs.
+def _is_alone(options: RequestOptions, policy: Policy) -> bool:
+    """Tell whether nobody may share its pass: it says so, or no point has so few inputs.
 
-    The mode with one input is not served where another one is as accurate and cheaper.
+    The point with one input is not served where another one is as accurate and cheaper.
     """
-    most = 1 if wish.pace == "slow" else wish.max_active
-    fewest = min(mode.active_streams for mode in policy.modes)
-    return wish.deterministic or (most is not None and most < fewest)
+    most = 1 if options.speed == "slow" else options.max_active
+    fewest = min(point.inputs_per_pass for point in policy.points)
+    return options.deterministic or (most is not None and most < fewest)
 
 
-def how(ticket: Ticket, policy: Policy) -> dict[str, Any]:
+def response_parameters(request: InferenceRequest) -> dict[str, Any]:
     """Say how an answer came about; of several inputs the most crowded, doubtful and slow one."""
-    answers = [answer for answer in ticket.answers if answer is not None]
-    modes = [policy.modes[answer.mode] for answer in answers]
+    answers = [answer for answer in request.answers if answer is not None]
+    points = [answer.point for answer in answers]
     found: dict[str, Any] = {
-        "active_streams": max([mode.active_streams for mode in modes]),
+        "active_streams": max([point.inputs_per_pass for point in points]),
         "group_size": max([answer.group_size for answer in answers]),
         "confidence": round(min([answer.confidence for answer in answers]), 6),
         "queue_us": int(1e6 * max([answer.queued for answer in answers])),
         "compute_us": int(1e6 * max([answer.computed for answer in answers])),
         "cascaded": any(answer.cascaded for answer in answers),
     }
-    known = [mode.accuracy for mode in modes if mode.accuracy is not None]
+    known = [point.accuracy for point in points if point.accuracy is not None]
     if known:
         found["expected_accuracy"] = round(min(known), 6)
-    if any(mode.name for mode in modes):
-        found["mode_name"] = max(modes, key=lambda mode: mode.active_streams).name
+    found["mode_name"] = max(points, key=lambda point: point.inputs_per_pass).name
     return found
 
 
