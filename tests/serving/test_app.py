@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mimonets.serving.images import read_images
+from mimonets.serving.classify import read_images
 from mimonets.serving.infer import client_leaves, read_body
 from mimonets.serving.model_queue import ModelQueue
 from mimonets.serving.operating_points import ServiceTime
@@ -171,6 +171,18 @@ def asked(points, parameters):
     """Make a request with these parameters for these operating points."""
     queue, options = ModelQueue("model", Policy(points)), read_options(parameters)
     return make_request(queue, images(1), options, 0.0, 1.0, tenant="", shares=True)
+
+
+def test_requests_choose_how_fast_is_too_fast():
+    accuracies = {1: 0.997, 2: 0.993, 4: 0.987}
+    points = [make_point(A, ServiceTime(), accuracy) for A, accuracy in accuracies.items()]
+    assert asked(points, {}).fastest == 2
+    assert asked(points, {"mode": 3}).fastest == 1
+    assert asked(points, {"min_accuracy": 0.99}).fastest == 1
+    for more in ({}, {"deterministic": True}, {"mode": "slow"}):
+        with pytest.raises(RequestError, match=r"min_accuracy=0.999.*1 active: 0.9970") as caught:
+            asked(points, {"min_accuracy": 0.999, **more})
+        assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(

@@ -214,15 +214,6 @@ def test_a_big_and_a_small_network_are_two_points():
     assert policy.next_job(waiting(20), 0.0).point is small
 
 
-def test_requests_choose_how_fast_is_too_fast():
-    policy = Policy(POINTS)
-    assert policy.fastest_allowed() == 2
-    assert policy.fastest_allowed(max_active=3) == 1
-    assert policy.fastest_allowed(min_accuracy=0.99) == 1
-    with pytest.raises(ValueError, match=r"min_accuracy=0.999.*1 active: 0.9970"):
-        policy.fastest_allowed(min_accuracy=0.999)
-
-
 def test_settings_refuse_nonsense():
     with pytest.raises(ValueError, match="theta=0 must be above 0"):
         PolicySettings(theta=0)

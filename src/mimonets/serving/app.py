@@ -7,19 +7,16 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from mimonets.serving.batcher import RefusedError
 from mimonets.serving.infer import (
     FAULT,
-    JSON_TYPE,
     App,
     Headers,
+    error_headers,
     find_tenant,
     headers_by_name,
     read_body,
-    status_and_headers,
     write_error,
 )
 from mimonets.serving.infer import infer as answer_inference
@@ -107,8 +104,7 @@ def json_response(
 
 def authorise(request: Request, server: Server) -> Tenant:
     """Find the tenant of a request by its key."""
-    given = headers_by_name(request.headers.raw)
-    return find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
+    return find_tenant(server, headers_by_name(request.headers.raw))
 
 
 async def read_request_body(request: Request, server: Server) -> bytes:
@@ -121,20 +117,13 @@ def _response(status: int, headers: Headers, body: bytes) -> Response:
 
 
 def _add_errors(app: FastAPI) -> None:
-    async def refused(request: Request, problem: Any) -> Response:
-        status, headers = status_and_headers(problem)
-        return _response(status, [JSON_TYPE, *headers], write_error(problem))
-
-    app.add_exception_handler(RequestError, refused)
-    app.add_exception_handler(RefusedError, refused)
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, problem: RequestError) -> Response:
+        return _response(problem.status, error_headers(problem), write_error(problem))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, problem: HTTPException) -> Response:
         return error_response(problem.status_code, str(problem.detail), dict(problem.headers or {}))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, problem: RequestValidationError) -> Response:
-        return error_response(400, "; ".join(str(one.get("msg")) for one in problem.errors()))
 
     @app.exception_handler(Exception)
     async def fault(request: Request, problem: Exception) -> Response:

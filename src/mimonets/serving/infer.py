@@ -9,14 +9,14 @@ for the schema and for servers that mount it below another path.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 
-from mimonets.serving.batcher import RefusedError
 from mimonets.serving.protocol import decode_request, encode_response
 from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server, ServerSettings
@@ -28,7 +28,6 @@ Headers = list[tuple[bytes, bytes]]
 JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
 FAULT = "An error inside the server; its log says more."
-MOST_HOSTS = 100  # names with different ports
 
 
 class App(FastAPI):
@@ -37,14 +36,14 @@ class App(FastAPI):
     def __init__(self, server: Server, **settings: Any) -> None:
         super().__init__(**settings)
         self._server = server
-        self._names_us = HostNames(server.settings.hosts)
 
     async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
         """Answer one request."""
         model = None
         if scope["type"] == "http":
-            if not self._names_us(scope):
-                body = write_error(f"This server answers to {self._names_us}.")
+            hosts = self._server.settings.hosts
+            if hosts is not None and not is_called_by(hosts, scope["headers"]):
+                body = write_error(f"This server answers to {', '.join(hosts)}.")
                 await _reply(send, 421, [JSON_TYPE], body)
                 return
             if scope["method"] == "POST" and not scope.get("root_path"):
@@ -60,33 +59,25 @@ class App(FastAPI):
         await _reply(send, *found)
 
 
-class HostNames:
-    """By which names the server may be called: a web page elsewhere must not reach it."""
-
-    def __init__(self, hosts: tuple[str, ...] | None) -> None:
-        self._hosts = hosts
-        self._known: set[bytes] = set()  # values of the header Host that were found to be right
-
-    def __call__(self, scope: Any) -> bool:
-        """Tell whether a request names this server."""
-        if self._hosts is None:
-            return True
-        host = next((value for name, value in scope["headers"] if name == b"host"), None)
-        if host in self._known:
-            return True
-        is_right = Request(scope).url.hostname in self._hosts
-        if is_right and host is not None and len(self._known) < MOST_HOSTS:
-            self._known.add(host)
-        return is_right
-
-    def __str__(self) -> str:
-        return ", ".join(self._hosts or ())
-
-
 async def _reply(send: Any, status: int, headers: Headers, body: bytes) -> None:
     headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def is_called_by(hosts: Sequence[str], headers: Headers) -> bool:
+    """Tell whether the header Host has one of these names: a page elsewhere must not reach us.
+
+    >>> is_called_by(["localhost"], [(b"host", b"localhost:8000")])
+    True
+    >>> is_called_by(["localhost"], [(b"host", b"evil.example")])
+    False
+    """
+    host = next((value for name, value in headers if name == b"host"), None)
+    try:  # browsers send one; urlsplit remembers what it was asked before
+        return host is None or urlsplit(b"//" + host).hostname in {name.encode() for name in hosts}
+    except ValueError:
+        return False
 
 
 def model_in_path(path: str) -> tuple[str, str | None] | None:
@@ -115,7 +106,7 @@ async def infer(
     begun, given = server.clock(), headers_by_name(raw_headers)
     try:
         with server.count(name):
-            tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
+            tenant = find_tenant(server, given)
             found = server.find(name, number)
             body = await read_body(receive, given, server.settings)
             found = server.renew(found, number)
@@ -130,9 +121,8 @@ async def infer(
             )
             leaves = partial(client_leaves, receive)
             request = await server.answer(found, inputs, header.options, tenant, leaves, begun)
-    except (RequestError, RefusedError) as problem:
-        status, more = status_and_headers(problem)
-        return status, [JSON_TYPE, *more], write_error(problem)
+    except RequestError as problem:
+        return problem.status, error_headers(problem), write_error(problem)
     content, cut = encode_response(request, header, found.network.input_spec)
     if cut is None:
         return 200, [JSON_TYPE], content
@@ -148,17 +138,14 @@ def headers_by_name(headers: Headers) -> dict[bytes, bytes]:
     return dict(reversed(headers))
 
 
-def status_and_headers(problem: RequestError | RefusedError) -> tuple[int, Headers]:
-    """Give the status of a refusal, and the headers that go with it."""
-    if isinstance(problem, RefusedError):
-        if problem.retry_after is None:
-            return 429, []
-        return 429, [(b"retry-after", b"%d" % max(1, math.ceil(problem.retry_after)))]
-    if problem.status == 503:
-        return 503, [(b"retry-after", b"1")]
+def error_headers(problem: RequestError) -> Headers:
+    """Give the headers of a response that says what is wrong."""
     if problem.status == 401:
-        return 401, [(b"www-authenticate", b"Bearer")]
-    return problem.status, []
+        return [JSON_TYPE, (b"www-authenticate", b"Bearer")]
+    seconds = 1.0 if problem.status == 503 else problem.retry_after
+    if seconds is None:
+        return [JSON_TYPE]
+    return [JSON_TYPE, (b"retry-after", b"%d" % max(1, math.ceil(seconds)))]
 
 
 def write_error(problem: object) -> bytes:
@@ -166,8 +153,9 @@ def write_error(problem: object) -> bytes:
     return orjson.dumps({"error": str(problem)})
 
 
-def find_tenant(server: Server, key: bytes | None, authorization: bytes | None) -> Tenant:
+def find_tenant(server: Server, headers: Mapping[bytes, bytes]) -> Tenant:
     """Find the tenant by ``X-API-Key: KEY`` or ``Authorization: Bearer KEY``."""
+    key, authorization = headers.get(b"x-api-key"), headers.get(b"authorization")
     if key is None and authorization is not None:
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() == b"bearer":
@@ -184,27 +172,24 @@ async def read_body(
     """Read a body, counted while it streams; compressed ones are not taken."""
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise RequestError(415, "Compressed requests are not taken: send the body as it is.")
+    too_large = RequestError(413, f"A request may have at most {settings.max_body} bytes.")
     announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and (len(announced) > 15 or int(announced) > settings.max_body):
-        raise _too_large(settings)
+        raise too_large
+    parts, size, is_more = [], 0, True
     try:
         async with asyncio.timeout(settings.body_timeout):
-            return await _read_parts(receive, settings)
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestError(499, "The client left.")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > settings.max_body:
+                    raise too_large
+                is_more = message.get("more_body", False)
     except TimeoutError:
         raise RequestError(408, f"The body took over {settings.body_timeout:g} s.") from None
-
-
-async def _read_parts(receive: Receive, settings: ServerSettings) -> bytes:
-    parts, size, is_more = [], 0, True
-    while is_more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RequestError(499, "The client left.")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > settings.max_body:
-            raise _too_large(settings)
-        is_more = message.get("more_body", False)
     return b"".join(parts)
 
 
@@ -212,7 +197,3 @@ async def client_leaves(receive: Receive) -> None:
     """Wait until the client disconnects; its whole request was received before."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _too_large(settings: ServerSettings) -> RequestError:
-    return RequestError(413, f"A request may have at most {settings.max_body} bytes.")

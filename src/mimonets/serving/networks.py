@@ -27,10 +27,6 @@ class EngineLike(Protocol):
     """What runs a network: numpy in, numpy out, any batch size."""
 
     @property
-    def num_streams(self) -> int:
-        """How many inputs can share a pass."""
-
-    @property
     def modes(self) -> Sequence[int]:
         """Numbers of active streams that have statistics of their own."""
 

@@ -124,30 +124,6 @@ class Policy:
         """Give the time at which an input must be done to be admitted."""
         return queued.deadline - self.reserve * (queued.deadline - queued.arrival)
 
-    def fastest_allowed(
-        self, *, max_active: int | None = None, min_accuracy: float | None = None
-    ) -> int:
-        """Find the fastest point that a request allows; raises ValueError if there is none."""
-        if max_active is None and min_accuracy is None:
-            return self.fastest
-        fits = [
-            index
-            for index, point in enumerate(self.points)
-            if (max_active is None or point.inputs_per_pass <= max_active)
-            and (min_accuracy is None or (point.accuracy or 0.0) >= min_accuracy)
-        ]
-        if not fits:
-            known = ", ".join(
-                f"{point.inputs_per_pass} active"
-                + ("" if point.accuracy is None else f": {point.accuracy:.4f}")
-                for point in self.points
-            )
-            raise ValueError(
-                f"No mode fits max_active={max_active} and min_accuracy={min_accuracy}: "
-                f"the modes and their accuracies are {known}."
-            )
-        return max(fits)
-
     def lateness(
         self,
         queue: Sequence[QueuedInput],

@@ -20,8 +20,6 @@ from mimonets.serving.request_options import (
     RequestOptions,
     check_inputs,
     is_count,
-    known_parameters,
-    mapping,
     read_options,
     response_parameters,
 )
@@ -211,7 +209,7 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader
         raise RequestError(
             400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {shape!r}."
         )
-    size = mapping(found, "parameters").get("binary_data_size")
+    size = _mapping(found, "parameters").get("binary_data_size")
     if size is not None and (not is_count(size) or size != count * DATATYPES[kind].itemsize):
         raise RequestError(
             400,
@@ -221,16 +219,24 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader
     identity = header.get("id")
     if identity is not None and not isinstance(identity, str):
         raise RequestError(400, "id must be text.")
-    parameters = mapping(header, "parameters")
+    parameters = _mapping(header, "parameters")
     return RequestHeader(
         dtype=kind,
         shape=shape,
         size=size,
         data=found.get("data"),
-        options=read_options(known_parameters(parameters)),
+        options=read_options(parameters),
         id=identity,
         outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
     )
+
+
+def _mapping(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Find an object in an object; empty if it is not there."""
+    value = found.get(name) or {}
+    if not isinstance(value, dict):
+        raise RequestError(400, f"{name} must be an object.")
+    return value
 
 
 def _read_tensor(header: RequestHeader, raw: bytes) -> Array:
@@ -284,7 +290,7 @@ def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, b
             raise RequestError(400, f"Outputs are {', '.join(OUTPUTS)}, not {short(name)}.")
         if any(name == known for known, _, _ in wanted):
             raise RequestError(400, f"outputs name {name} twice: ask for each once.")
-        parameters = mapping(one, "parameters")
+        parameters = _mapping(one, "parameters")
         classes = parameters.get("classification", 0)
         if classes and not is_count(classes):
             raise RequestError(400, f"classification={short(classes)} must be an integer >= 1.")

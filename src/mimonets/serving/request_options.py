@@ -19,13 +19,7 @@ from mimonets.serving.operating_points import Array
 from mimonets.serving.policy import Policy
 
 PARAMETERS = (
-    "timeout",
-    "priority",
-    "mode",
-    "min_accuracy",
-    "cascade",
-    "deterministic",
-    "superpose",
+    *("timeout", "priority", "mode", "min_accuracy", "cascade", "deterministic", "superpose"),
 )
 MOST_NAMES = 100  # that are looked at for misspelt ones: a request may hold a million
 LARGEST_VALUE = 1000.0  # of images whose mean and deviation are not known
@@ -34,9 +28,9 @@ LARGEST_VALUE = 1000.0  # of images whose mean and deviation are not known
 class RequestError(Exception):
     """A request that cannot be answered, with its HTTP status."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.retry_after = status, retry_after
 
 
 @dataclass(frozen=True)
@@ -54,12 +48,11 @@ class RequestOptions:
 
 
 def read_options(parameters: Mapping[str, Any]) -> RequestOptions:
-    """Read the parameters of a request."""
-    for name in parameters:
+    """Read the parameters of a request; ignore those for other servers, refuse misspelt ones."""
+    for name in islice(parameters, MOST_NAMES):
         if name not in PARAMETERS:
-            raise RequestError(
-                400, f"Unknown parameter {short(name)}: {', '.join(PARAMETERS)} are known."
-            )
+            for meant in get_close_matches(name.lower(), PARAMETERS, n=1, cutoff=0.9):
+                raise RequestError(400, f"Unknown parameter {short(name)}: did you mean {meant!r}?")
     timeout = _number(parameters, "timeout", 0, 3.6e9)
     mode = parameters.get("mode")
     if mode is not None and mode not in ("fast", "normal", "slow") and not is_count(mode):
@@ -77,19 +70,6 @@ def read_options(parameters: Mapping[str, Any]) -> RequestOptions:
         deterministic=_flag(parameters, "deterministic"),
         superpose=_flag(parameters, "superpose"),
     )
-
-
-def known_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep our parameters: leave out those for other servers, refuse ours if misspelt.
-
-    >>> known_parameters({"mode": "fast", "sequence_id": 7})
-    {'mode': 'fast'}
-    """
-    for name in islice(parameters, MOST_NAMES):
-        if name not in PARAMETERS:
-            for meant in get_close_matches(name.lower(), PARAMETERS, n=1, cutoff=0.9):
-                raise RequestError(400, f"Unknown parameter {short(name)}: did you mean {meant!r}?")
-    return {name: parameters[name] for name in PARAMETERS if name in parameters}
 
 
 def check_inputs(tensor: Array, spec: InputSpec, *, takes_short: bool) -> Array:
@@ -155,11 +135,7 @@ def make_request(
     shares: bool,
 ) -> InferenceRequest:
     """Make a request with a deadline from its inputs; raises RequestError if no mode fits."""
-    try:
-        fastest = _fastest_point(options, queue.policy)
-    except ValueError as error:
-        raise RequestError(400, str(error)) from None
-    alone = _is_alone(options, queue.policy)
+    fastest = _fastest_point(options, queue.policy)
     return InferenceRequest(
         queue=queue,
         inputs=inputs,
@@ -168,9 +144,9 @@ def make_request(
         deadline=now + (options.timeout or slo),
         tenant=tenant,
         shares=shares,
-        fastest=0 if alone else fastest,
+        fastest=fastest,
         slowest=fastest if options.superpose else 0,
-        alone=alone,
+        alone=_is_alone(options, queue.policy),
         priority=options.priority,
         cascade=options.cascade,
         size=inputs.nbytes,
@@ -191,8 +167,21 @@ def _fastest_point(options: RequestOptions, policy: Policy) -> int:
         max_active = max(min(sizes), max(sizes) // 2)
     elif options.speed == "normal":
         fastest = policy.fastest // 2
-    allowed = policy.fastest_allowed(max_active=max_active, min_accuracy=options.min_accuracy)
-    return min(fastest, allowed)
+    for index in range(policy.fastest, -1, -1):
+        point = policy.points[index]
+        has_room = max_active is None or point.inputs_per_pass <= max_active
+        if has_room and (point.accuracy or 0.0) >= (options.min_accuracy or 0.0):
+            return min(fastest, index)
+    known = ", ".join(
+        f"{point.inputs_per_pass} active"
+        + ("" if point.accuracy is None else f": {point.accuracy:.4f}")
+        for point in policy.points
+    )
+    raise RequestError(
+        400,
+        f"No mode fits max_active={max_active} and min_accuracy={options.min_accuracy}: "
+        f"the modes and their accuracies are {known}.",
+    )
 
 
 def _is_alone(options: RequestOptions, policy: Policy) -> bool:
@@ -222,14 +211,6 @@ def response_parameters(request: InferenceRequest) -> dict[str, Any]:
         found["expected_accuracy"] = round(min(known), 6)
     found["mode_name"] = max(points, key=lambda point: point.inputs_per_pass).name
     return found
-
-
-def mapping(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Find an object in an object; empty if it is not there."""
-    value = found.get(name) or {}
-    if not isinstance(value, dict):
-        raise RequestError(400, f"{name} must be an object.")
-    return value
 
 
 def is_count(value: object) -> bool:

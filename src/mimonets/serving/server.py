@@ -180,7 +180,7 @@ class Server:
         The ``queue`` of what is returned says which version answered: the newest, if the model was
         loaded again since ``version`` was found.
         The time to answer counts from ``begun``, when the request began to come; by default now.
-        Raises RequestError: 400, 499 for a client that left, 500, 504; and RefusedError for 429.
+        Raises RequestError: 400, 429, 499 for a client that left, 500, 504.
         """
         found = self.renew(version)
         name = found.queue.name
@@ -203,7 +203,10 @@ class Server:
         if request.deadline <= now:
             raise RequestError(504, "The deadline passed before all of the request was there.")
         request.future = asyncio.get_running_loop().create_future()
-        timer = self.worker.submit(request)
+        try:
+            timer = self.worker.submit(request)
+        except RefusedError as error:
+            raise RequestError(429, str(error), error.retry_after) from None
         try:
             await self._wait(request, client_leaves)
         finally:
@@ -285,8 +288,6 @@ class CountedRequest:
         status = 200 if error is None else 500
         if isinstance(error, RequestError):
             status = error.status
-        elif isinstance(error, RefusedError):
-            status = 429
         elif isinstance(error, asyncio.CancelledError):
             status = 499
         known = self.name in self._server.loaders  # clients must not make labels
