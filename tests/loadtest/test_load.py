@@ -8,9 +8,9 @@ from mimonets.cli.main import main
 from mimonets.loadtest.load import LoadResult, Samples, random_samples, send
 from mimonets.loadtest.simulator import simulate
 from mimonets.loadtest.workloads import poisson
+from mimonets.serving.input_checks import check_inputs
 from mimonets.serving.networks import superposed
 from mimonets.serving.policy import Policy
-from mimonets.serving.request_options import check_inputs
 from serving.fakes import ACCURACIES, FakeEngine, images, listening, make_server
 
 SAMPLES = Samples(images(0, 1, 2), np.array([0, 1, 2]))

@@ -24,6 +24,14 @@ SPEC = InputSpec(
     labels=("zero", "one", "two"),
 )
 ACCURACIES = {1: 0.99, 2: 0.97, 4: 0.93}
+TINY = {  # settings of a network that runs at once
+    "depth": 10,
+    "width": 1,
+    "initial_width": 1,
+    "in_channels": 1,
+    "num_classes": 10,
+    "image_size": 8,
+}
 
 
 class FakeEngine:

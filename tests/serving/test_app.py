@@ -26,7 +26,7 @@ from mimonets.serving.request_options import (
     read_options,
 )
 from mimonets.serving.server import ServerSettings
-from mimonets.serving.tenants import EVERYONE, Tenant, Tenants, read_keys
+from mimonets.serving.tenants import EVERYONE, Tenant, Tenants, read_api_keys
 from serving.fakes import SPEC, FakeEngine, client_of, images, make_point, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
@@ -528,8 +528,8 @@ def test_a_tenant_over_quota_is_429():
 def test_keys_are_read_from_a_file(tmp_path):
     path = tmp_path / "keys.json"
     path.write_text('{"0123456789abcdef": {"tenant": "a", "shares": true}}')
-    assert read_keys(path).find("0123456789abcdef").shares
-    assert read_keys(path).find("another") is None
+    assert read_api_keys(path).find("0123456789abcdef").shares
+    assert read_api_keys(path).find("another") is None
     for content, message in (
         ("{", "not JSON"),
         ("{}", "holds no keys"),
@@ -539,7 +539,7 @@ def test_keys_are_read_from_a_file(tmp_path):
     ):
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
-            read_keys(path)
+            read_api_keys(path)
 
 
 def test_only_the_names_of_the_server_reach_it():

@@ -240,6 +240,6 @@ def test_jobs_are_as_small_as_cheap_calls_allow(per_call, passes):
     """With c seconds per call and p per pass, c / (passes p) stays below a twentieth."""
     point = make_point(4, ServiceTime(per_call=per_call / 1000, per_pass=0.008), 0.98)
     policy = Policy([point])
-    assert policy.largest_job == passes
+    assert policy.most_passes == passes
     job = policy.next_job(waiting(200), now=0.0)
     assert len(job.groups) <= passes

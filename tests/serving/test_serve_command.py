@@ -25,8 +25,7 @@ from mimonets.cli.serve import write_samples
 from mimonets.models import GearedWideResNet, GearedWideResNetConfig
 from mimonets.recipes import load_recipe
 from mimonets.serving.networks import superposed
-from serving.fakes import client_of, make_server, tensor
-from serving.test_clients import TINY
+from serving.fakes import TINY, client_of, make_server, tensor
 
 
 def small_model(folder, streams=2):
@@ -206,8 +205,8 @@ def test_shipped_models_are_served_with_the_accuracy_of_their_card():
 def test_what_is_loaded_is_no_work_for_the_garbage_collector():
     """Going through all objects of PyTorch stops every thread for a tenth of a second and more."""
     code = (
-        "import gc, mimonets.serving.run as run; run.settle(); print(gc.get_freeze_count(), "
-        "len(gc.get_objects()))"
+        "import gc, mimonets.serving.run as run; run.freeze_loaded_objects(); "
+        "print(gc.get_freeze_count(), len(gc.get_objects()))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     frozen, left = map(int, found.stdout.split())

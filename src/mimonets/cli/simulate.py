@@ -23,9 +23,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "simulate",
         help="the server's policy under a load, without a server",
-        description="Simulate the policy of `mimonets serve` beside other rules: one operating "
-        "point only, "
-        "superpose what waits, deadlines alone, and a switch between a big and a small network.",
+        description="Simulate the policy of `mimonets serve` beside other rules: one fixed "
+        "operating point, superpose what waits, deadlines alone, and a switch between a big and a "
+        "small network.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "--theta",
         type=float,
         default=0.6,
-        help="part of the time that the queue may use (%(default)s)",
+        help="fraction of the time that the queue may use (%(default)s)",
     )
     parser.add_argument(
         "--workload",
@@ -144,7 +144,7 @@ def cost_and_accuracy(text: str) -> tuple[float, float]:
 
 
 def accuracies(text: str) -> dict[int, float]:
-    """Read modes and their accuracies, such as 1:0.99,4:0.95."""
+    """Read active streams and their accuracies, such as 1:0.99,4:0.95."""
     try:
         pairs = [word.split(":") for word in text.split(",")]
         found = {int(active): float(accuracy) for active, accuracy in pairs}

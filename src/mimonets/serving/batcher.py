@@ -216,7 +216,7 @@ class Batcher:
             policy = queue.policy
             soonest = [now + policy.correction * point.seconds(1) for point in policy.points]
             for queued in list(queue.waiting):
-                if soonest[queued.allowed(policy.fastest)] > queued.deadline:
+                if soonest[queued.nearest_allowed(policy.fastest)] > queued.deadline:
                     late += self.end(queued.request, TimeoutError("The deadline has passed."))
         return late
 

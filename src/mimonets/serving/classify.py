@@ -21,8 +21,8 @@ from mimonets.serving.app import authorise, json_response, read_request_body
 from mimonets.serving.infer import client_leaves
 from mimonets.serving.model_queue import InferenceRequest
 from mimonets.serving.operating_points import Array
-from mimonets.serving.protocol import read_json, softmax
-from mimonets.serving.request_options import RequestError, read_options, response_parameters
+from mimonets.serving.protocol import read_json, response_parameters, softmax
+from mimonets.serving.request_options import RequestError, read_options
 from mimonets.serving.server import CountedRequest, Server
 
 BODY = {

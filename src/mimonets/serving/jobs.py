@@ -28,7 +28,7 @@ class QueuedInput:
         """Order of service: earliest deadline first within a priority."""
         return (self.priority, self.deadline, self.number)
 
-    def allowed(self, index: int) -> int:
+    def nearest_allowed(self, index: int) -> int:
         """Find the index of the operating point it runs at when the policy chose this one."""
         return 0 if self.alone else min(max(index, self.slowest), self.fastest)
 
@@ -122,7 +122,7 @@ class Backlog:
 
     def add(self, queued: QueuedInput) -> float:
         """Add an input; returns the seconds that all of them need."""
-        index = queued.allowed(self._index)
+        index = queued.nearest_allowed(self._index)
         point = self._points[index]
         time = point.time
         who = (index, queued.neighbours())

@@ -39,7 +39,10 @@ class ModelQueue:
         self._trial = self._all_that_waits().copy()
         start, factor = max(now, free_at) + elsewhere, policy.factor
         return max(
-            [start + factor * self._trial.add(queued) - policy.latest(queued) for queued in inputs]
+            [
+                start + factor * self._trial.add(queued) - policy.admission_deadline(queued)
+                for queued in inputs
+            ]
         )
 
     def join(self, inputs: Sequence[QueuedInput]) -> None:
@@ -61,7 +64,7 @@ class ModelQueue:
         return self._backlog
 
     def _new_backlog(self) -> Backlog:
-        return Backlog(self.policy.points, self.policy.fastest, self.policy.largest_job)
+        return Backlog(self.policy.points, self.policy.fastest, self.policy.most_passes)
 
 
 @dataclass(slots=True, eq=False)

@@ -140,7 +140,7 @@ def useful_points(points: Sequence[ServedPoint]) -> list[ServedPoint]:
     by_cost = sorted(points, key=lambda point: (-point.cost, -(point.accuracy or 0.0)))
     if any(point.accuracy is None for point in points):
         return by_cost
-    best = max(by_cost, key=lambda point: (_accuracy(point), -point.cost))
+    best = max(by_cost, key=lambda point: (point.accuracy or 0.0, -point.cost))
     hull: list[ServedPoint] = []
     for point in by_cost[by_cost.index(best) :]:
         if hull and point.cost == hull[-1].cost:  # as dear, and no more accurate
@@ -151,13 +151,8 @@ def useful_points(points: Sequence[ServedPoint]) -> list[ServedPoint]:
     return hull
 
 
-def _accuracy(point: ServedPoint) -> float:
-    assert point.accuracy is not None
-    return point.accuracy
-
-
 def _is_below(dear: ServedPoint, middle: ServedPoint, cheap: ServedPoint) -> bool:
     """Tell whether the middle point lies on or below the line between the two others."""
     share = (middle.cost - cheap.cost) / (dear.cost - cheap.cost)
-    mixture = share * _accuracy(dear) + (1 - share) * _accuracy(cheap)
-    return _accuracy(middle) <= mixture
+    mixture = share * (dear.accuracy or 0.0) + (1 - share) * (cheap.accuracy or 0.0)
+    return (middle.accuracy or 0.0) <= mixture

@@ -75,7 +75,7 @@ class Policy:
         return len(self.points) - 1
 
     @property
-    def largest_job(self) -> int:
+    def most_passes(self) -> int:
         """Passes of the largest job at the fastest point: as few as make calls cheap.
 
         All inputs of a job are answered at its end, so a job of many passes makes its first ones
@@ -120,7 +120,7 @@ class Policy:
         """
         self.reserve = min(self.reserve * MISS_FACTOR, LARGEST_RESERVE)
 
-    def latest(self, queued: QueuedInput) -> float:
+    def admission_deadline(self, queued: QueuedInput) -> float:
         """Give the time at which an input must be done to be admitted."""
         return queued.deadline - self.reserve * (queued.deadline - queued.arrival)
 
@@ -138,14 +138,15 @@ class Policy:
         seconds of other models' work. At most 0: admit them, and whoever is queued stays in time.
         """
         start = max(now, free_at) + elsewhere
-        backlog = Backlog(self.points, self.fastest, self.largest_job)
+        backlog = Backlog(self.points, self.fastest, self.most_passes)
         # A request's inputs are neighbours.
         first = bisect_left(queue, inputs[0].place, key=lambda queued: queued.place)
         for queued in queue[:first]:
             backlog.add(queued)
         worst, factor = -inf, self.factor
         for queued in inputs:
-            worst = max(worst, start + factor * backlog.add(queued) - self.latest(queued))
+            late = start + factor * backlog.add(queued) - self.admission_deadline(queued)
+            worst = max(worst, late)
         for queued in queue[first:]:
             worst = max(worst, start + factor * backlog.add(queued) - queued.deadline)
         return worst
@@ -163,8 +164,8 @@ class Policy:
                 queue, index, settings.passes, now, elsewhere
             ):
                 return job
-        largest = self.largest_job
-        sizes = sorted({min(largest, size) for size in (2, 4, largest)})
+        most = self.most_passes
+        sizes = sorted({min(most, size) for size in (2, 4, most)})
         jobs = {passes: self.take(queue, self.fastest, passes) for passes in sizes}
         for passes, job in jobs.items():
             if self._is_in_time(job, now) and self._drains(
@@ -189,7 +190,7 @@ class Policy:
         for queued in queue[: 4 * passes * widest]:
             if len(groups) == passes and not open_groups:
                 break
-            allowed = queued.allowed(index)
+            allowed = queued.nearest_allowed(index)
             who = (allowed, queued.neighbours())
             group = open_groups.get(who)
             if group is None:

@@ -13,16 +13,10 @@ import orjson
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
+from mimonets.serving.input_checks import check_inputs, flatten, numbers_of
 from mimonets.serving.model_queue import InferenceRequest
 from mimonets.serving.operating_points import Array
-from mimonets.serving.request_options import (
-    RequestError,
-    RequestOptions,
-    check_inputs,
-    is_count,
-    read_options,
-    response_parameters,
-)
+from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
 
 MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
 PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
@@ -87,7 +81,7 @@ def decode_request(
     text = bytes(body[:cut])
     header = known.get(text) if known is not None else None
     if header is None:
-        longest = BESIDE + PER_NUMBER * max_inputs * _numbers_of(spec)
+        longest = BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
         if len(text) > longest:
             raise RequestError(
                 413,
@@ -144,6 +138,25 @@ def encode_response(
     return (text + raw, len(text)) if is_binary else (text, None)
 
 
+def response_parameters(request: InferenceRequest) -> dict[str, Any]:
+    """Say how an answer came about; of several inputs the most crowded, doubtful and slow one."""
+    answers = [answer for answer in request.answers if answer is not None]
+    points = [answer.point for answer in answers]
+    found: dict[str, Any] = {
+        "active_streams": max([point.inputs_per_pass for point in points]),
+        "group_size": max([answer.group_size for answer in answers]),
+        "confidence": round(min([answer.confidence for answer in answers]), 6),
+        "queue_us": int(1e6 * max([answer.queued for answer in answers])),
+        "compute_us": int(1e6 * max([answer.computed for answer in answers])),
+        "cascaded": any(answer.cascaded for answer in answers),
+    }
+    known = [point.accuracy for point in points if point.accuracy is not None]
+    if known:
+        found["expected_accuracy"] = round(min(known), 6)
+    found["mode_name"] = max(points, key=lambda point: point.inputs_per_pass).name
+    return found
+
+
 def softmax(logits: Array) -> Array:
     """Turn logits (b, classes) into probabilities."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -176,12 +189,6 @@ def _read_length(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
 
 
-def _numbers_of(spec: InputSpec) -> int:
-    """Count the numbers of one input, also of an image before it is cropped."""
-    given = 1 if spec.original is None else spec.shape[0] * math.prod(spec.original)
-    return max(given, math.prod(spec.shape))
-
-
 def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader:
     header = read_json(text)
     inputs = header.get("inputs")
@@ -205,7 +212,7 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader
             413, f"{shape[0]} inputs in one request; at most {max_inputs} are taken."
         )
     count = math.prod(shape)
-    if count > shape[0] * _numbers_of(spec):
+    if count > shape[0] * numbers_of(spec):
         raise RequestError(
             400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {shape!r}."
         )
@@ -247,34 +254,13 @@ def _read_tensor(header: RequestHeader, raw: bytes) -> Array:
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
     if raw:
         raise RequestError(400, "Bytes follow the header, but no binary_data_size announces them.")
-    values = np.array(_flatten(header.data, shape))
+    values = np.array(flatten(header.data, shape))
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if values.dtype.kind == "f" or values.min() < limits.min or values.max() > limits.max:
             raise RequestError(400, f"data does not fit {header.dtype}.")
     with np.errstate(over="ignore"):  # too large for FP16: infinite, and refused as such
         return values.astype(dtype).reshape(shape)
-
-
-def _flatten(data: Any, shape: list[int]) -> list[float]:
-    """Give the numbers of a tensor that came flat or nested; counted before they are touched."""
-    count = math.prod(shape)
-    wrong = RequestError(
-        400, f"data must be {count} numbers for the shape {shape!r}, flat or nested like it."
-    )
-    if not isinstance(data, list):
-        raise wrong
-    for _ in shape[1:]:
-        if not 0 < len(data) <= count or not isinstance(data[0], list):
-            break
-        if not all(isinstance(part, list) and len(part) == len(data[0]) for part in data):
-            raise wrong
-        if len(data) * len(data[0]) > count:
-            raise wrong
-        data = [one for part in data for one in part]
-    if len(data) != count or not set(map(type, data)) <= {int, float}:
-        raise wrong
-    return data
 
 
 def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, bool, int], ...]:

@@ -215,7 +215,7 @@ class Server:
             self.worker.cancel(request)
             self.metrics.cancelled.labels(name).inc()
             raise RequestError(499, "The client left.")
-        self.worker.delivered(request)
+        self.worker.learn_delivery_time(request)
         if isinstance(request.error, TimeoutError):
             raise RequestError(504, str(request.error))
         if isinstance(request.error, NotFiniteError):

@@ -182,8 +182,8 @@ class Worker:
                 request.answered_at = now
             self._loop.call_soon_threadsafe(resolve, requests)
 
-    def delivered(self, request: InferenceRequest) -> None:
-        """Learn the 99th percentile of the time from the engine to whoever waits on the loop."""
+    def learn_delivery_time(self, request: InferenceRequest) -> None:
+        """Learn the 99th percentile of the time from the engine to the coroutine that waits."""
         known = max(self.batcher.overhead, LEAST_OVERHEAD)
         factor = MISS_FACTOR if self.clock() - request.answered_at > known else DECAY
         self.batcher.overhead = max(known * factor, LEAST_OVERHEAD)
