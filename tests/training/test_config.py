@@ -66,7 +66,7 @@ def test_a_recipe_can_write_all_of_it():
 
 def test_a_setting_that_may_be_null_may_and_no_other():
     nullable = {
-        *("steps", "modes", "teacher", "start_lr", "final_lr", "cross_decay", "grad_filter"),
+        *("steps", "modes", "teacher", "start_lr", "final_lr", "grad_filter"),
         *("grad_clip", "ema", "threads", "keep", "checkpoint_every", "evaluate_modes"),
     }
     for name in vars(TrainConfig()):

@@ -20,7 +20,6 @@ from mimonets.training.distillation import (
     watching,
 )
 from mimonets.training.objective import task_loss
-from mimonets.training.schedule import decay_groups
 from mimonets.training.step import plan_step
 from mimonets.training.warm_ups import streams_at
 from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
@@ -236,18 +235,3 @@ def test_the_curriculum_raises_the_number_of_active_streams():
         assert plan.active_streams in (1, limits[step])
     assert streams_at(TrainConfig(), 8, 0, 100) == 8
     assert streams_at(TrainConfig(stream_curriculum=1.0), 1, 0, 100) == 1
-
-
-def test_cross_lane_weights_can_decay_on_their_own():
-    model = tiny_conv(binding="tied")
-    cross = {p for name, p in model.named_parameters() if name.endswith(".cross")}
-    assert cross
-    shared = decay_groups(model, tiny_config(weight_decay=0.1))
-    assert all(cross.isdisjoint(g["params"]) for g in shared if g["weight_decay"] != 0.1)
-    own = {
-        g["weight_decay"]: set(g["params"])
-        for g in decay_groups(model, tiny_config(weight_decay=0.1, cross_decay=0.5))
-    }
-    assert own[0.5] == cross
-    assert cross.isdisjoint(own[0.1])
-    assert set().union(*own.values()) == set(model.parameters())

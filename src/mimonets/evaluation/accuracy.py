@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mimonets._seeds import wilson_interval
 from mimonets.data.interface import IGNORED, Batches, as_batches
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 from mimonets.vsa import check_active_streams
 
 # b batch   t tokens   c classes
@@ -67,7 +67,7 @@ def evaluate(
     modes = [model.num_streams] if active_streams is None else list(active_streams)
     for mode in modes:
         check_active_streams(mode, model.num_streams)
-    with evaluating(model):
+    with eval_mode(model):
         return {mode: _measure(model, batches, mode) for mode in modes}
 
 

@@ -17,7 +17,7 @@ from mimonets.evaluation.macs import count_macs
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, race
 from mimonets.inference import Engine, export
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 
 ENGINES = ("eager", "onnxruntime", "openvino")  # float32: each answers what PyTorch does
 
@@ -107,7 +107,7 @@ def _runner(point: Point, engine: str, folder: Path, batch_size: int) -> Callabl
 def _row(point: Point, timings: dict[str, Any], batch_size: int) -> dict[str, Any]:
     best = max(timings, key=lambda engine: timings[engine].inputs_per_second)
     images = point.network.example_inputs(batch_size)
-    with evaluating(point.network):
+    with eval_mode(point.network):
         peak = peak_memory(lambda: point.network(images, active_streams=point.active_streams))
     return {
         "what": point.name,

@@ -20,7 +20,7 @@ from mimonets.inference.exporter import Batch, Exporter
 from mimonets.inference.manifest import Manifest, Mode, is_only_an_export
 from mimonets.inference.quantise import quantise
 from mimonets.inference.torch_runtime import check_finite, describe
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 
 FORMATS = ("onnx", "openvino", "pt2")
 INT8 = ("onnxruntime", "openvino")
@@ -86,7 +86,7 @@ def export(
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with evaluating(model, inference=False):
+        with eval_mode(model, inference=False):
             work = Exporter(model, part, manifest, inputs, tolerance, tell)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
             if accuracy is not None:

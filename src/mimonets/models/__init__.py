@@ -7,6 +7,7 @@ from mimonets.models.base import (
     MultipleInput,
     alternatives_of,
     cost_part_of,
+    eval_mode,
     name_of,
 )
 from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
@@ -25,7 +26,7 @@ from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
 from mimonets.models.superposed import Superposed, superpose
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 __all__ = [
     "MODELS",
@@ -55,6 +56,7 @@ __all__ = [
     "WideResNetConfig",
     "alternatives_of",
     "cost_part_of",
+    "eval_mode",
     "name_of",
     "register_builder",
     "superpose",

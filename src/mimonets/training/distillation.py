@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.bindings.insertion import ClassifierPerStream, CutBefore, UnbindBefore
+from mimonets.bindings.insertion import ClassifierPerStream, SplitBefore, UnbindBefore
 from mimonets.checkpoints import load
 from mimonets.data.interface import IGNORED
 from mimonets.models import Superposed
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 from mimonets.training.batch import Batch
 from mimonets.training.compiling import make_fast
 from mimonets.training.config import TrainConfig
@@ -77,7 +77,7 @@ class Teacher:
         batch norms must not move between the student's forward and backward pass.
         """
         plain = self.call is self.network  # tensors of inference mode are not for compiled code
-        with watching(self.watched) as features, evaluating(self.network, inference=plain):
+        with watching(self.watched) as features, eval_mode(self.network, inference=plain):
             logits = self.call(batch.inputs, **self.options, **batch.arguments())
         # Clones, since what inference mode made cannot take part in a backward pass.
         return logits.clone(), [seen.clone() for seen in features]
@@ -170,7 +170,7 @@ def compared_module(network: Any, student: Any) -> nn.Module | None:
     if name:
         inner = network.network if isinstance(network, Superposed) else network
         found = dict(inner.named_modules()).get(name, found)
-    if isinstance(found, UnbindBefore | CutBefore):
+    if isinstance(found, UnbindBefore | SplitBefore):
         return found.module
     none = ClassifierPerStream | nn.Identity  # what is read out before it is not there
     return found if isinstance(found, nn.Module) and not isinstance(found, none) else None

@@ -148,7 +148,6 @@ class OptimizerConfig(Config):
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     epsilon: float = number(1e-6, above=0)  # of AdamW
     weight_decay: float = number(1e-5, least=0)  # not on activations, stream keys and unbinding
-    cross_decay: float | None = number(None, least=0)  # between tied lanes; None: as the others
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
     def __post_init__(self) -> None:
