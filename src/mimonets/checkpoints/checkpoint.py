@@ -173,6 +173,16 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
     return _read_config(Path(folder) / CONFIG_FILE, _read_description(Path(folder)))
 
 
+def upgrade_settings(model: dict[str, Any]) -> dict[str, Any]:
+    """Give the settings of a model, with its ``kind``, in a file of any age their names of today.
+
+    >>> upgrade_settings({"kind": "mimoconv", "binding": "mbat"})
+    {'kind': 'mimoconv', 'binding': 'matrix'}
+    """
+    known = KINDS.get(str(model.get("kind")))
+    return model if known is None else known.upgrade_config(FORMAT_VERSION, model)
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():

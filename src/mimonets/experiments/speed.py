@@ -39,7 +39,7 @@ def measure_plan_speed(
     found: dict[tuple[Any, str], list[str]] = {}
     points: dict[tuple[Any, str], Point] = {}
     for trial in plan.trials:
-        if only not in trial.name:
+        if only not in trial.name or trial.removed:
             continue
         config = trial.load(0).model
         for title, point in _points(trial):

@@ -54,9 +54,9 @@ def total_isometry_penalty(module: nn.Module) -> Tensor:
             continue
         if layer.groups > 1 or max(layer.dilation) > 1:
             raise ValueError(
-                f"The convolution {name!r} has groups={layer.groups} and dilation={layer.dilation}, "
-                f"and the isometry penalty knows neither: replace it, or leave it out and add up "
-                f"isometry_penalty(weight, stride) over the others."
+                f"The convolution {name!r} has groups={layer.groups} and dilation="
+                f"{layer.dilation}, and the isometry penalty knows neither: replace it, or leave "
+                f"it out and add up isometry_penalty(weight, stride) over the others."
             )
         penalties.append(isometry_penalty(layer.weight, layer.stride))
     if not penalties:

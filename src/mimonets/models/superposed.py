@@ -61,9 +61,8 @@ class Superposed(nn.Module, OnHub):
     def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
         """Give settings of older checkpoints their names of today."""
         config = {**config}
-        unbinding = config.pop("unbinding", None)
-        if unbinding in OLD_READOUTS:
-            config["readout"] = OLD_READOUTS[unbinding]
+        if str(config.get("unbinding")) in OLD_READOUTS:
+            config["readout"] = OLD_READOUTS[config.pop("unbinding")]
         if config.get("binding") == "tiles":  # had no effect there, and is refused today
             config.pop("trainable_keys", None)
         return config

@@ -58,7 +58,7 @@ class SuperposedConfig(Config):
         """Check all settings; older names become those of today."""
         object.__setattr__(self, "binding", current_name(self.binding))
         if unbinding is not None:
-            if unbinding not in OLD_READOUTS:
+            if str(unbinding) not in OLD_READOUTS:
                 raise ValueError(
                     f"SuperposedConfig: unbinding={short(unbinding)} is not known: choose readout="
                     f"'shared' or 'stream'."

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from mimonets._files import what_it_is, write_safely, write_text
 from mimonets.checkpoints import save
+from mimonets.checkpoints.checkpoint import upgrade_settings
 from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, Superposed
 from mimonets.training.identity import Identity
@@ -217,7 +218,7 @@ class RunFolder:
 
 
 def read_recipe(folder: Path) -> dict[str, Any]:
-    """Read the settings that a run was started with, as plain data."""
+    """Read the settings that a run was started with, as plain data, in the names of today."""
     path = folder / "recipe.yaml"
     if not path.is_file():
         raise ValueError(f"{folder} {what_it_is(folder, path.name)}")
@@ -234,7 +235,12 @@ def read_recipe(folder: Path) -> dict[str, Any]:
             f"{path} is not the recipe of a run, with the sections model and train: it was damaged "
             f"or edited."
         )
-    return found
+    gone = ("cross_decay", None)  # a setting that is gone, and had no effect
+    train = {name: value for name, value in found["train"].items() if (name, value) != gone}
+    try:
+        return {**found, "model": upgrade_settings(found["model"]), "train": train}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _read_text(path: Path) -> str:
