@@ -58,7 +58,8 @@ class PositionBinding(Binding):
     @classmethod
     def make(cls, settings: BindingSettings, generator: Generator | None = None) -> Self:
         """Draw a key per stream."""
-        draw = cls.key_names[settings.stream_keys or next(iter(cls.key_names))]
+        name = settings.stream_keys
+        draw = next(iter(cls.key_names.values())) if name is None else cls.key_names[name]
         keys = draw(settings.num_streams, settings.features, generator=generator)
         return cls(keys, trainable=settings.trainable_keys)
 
