@@ -9,12 +9,17 @@ _SLIMMABLE = {
     "GearedWideResNet": "mimonets.models.SlimmableWideResNet",
     "GearedWideResNetConfig": "mimonets.models.SlimmableWideResNetConfig",
 }
-_BINDINGS = ("HRRBinding", "HadamardBinding", "MBATBinding", "PositionBinding", "Tiles")
+_BINDINGS = ("HRRBinding", "HadamardBinding", "PositionBinding", "ShrunkTiles", "Tiles")
+_MATRIX = {"MBATBinding": "mimonets.bindings.MatrixBinding"}
 _CHECKPOINTS = ("ModelCard", "load", "read_config", "save")
 RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> where it is now
     "mimonets": _SLIMMABLE,
     "mimonets.inference.manifest": {"Mode": "mimonets.inference.manifest.PointRecord"},
-    "mimonets.layers": {name: f"mimonets.bindings.{name}" for name in _BINDINGS},
+    "mimonets.bindings": _MATRIX,
+    "mimonets.layers": {
+        **{name: f"mimonets.bindings.{name}" for name in _BINDINGS},
+        **_MATRIX,
+    },
     "mimonets.models": {
         **_SLIMMABLE,
         **{name: f"mimonets.checkpoints.{name}" for name in _CHECKPOINTS},

@@ -130,7 +130,7 @@ def test_overrides_are_typed():
         (["model.kind=resnet"], ["model.kind='resnet' is not known", "mimoconv"]),
         (
             ["model.widht=2", "model.depth=12", "model.binding=xor", "oops"],
-            ["'model.widht'", "depth=12", "model.binding", "'oops'"],
+            ["'model.widht'", "depth=12", "binding='xor'", "'oops'"],
         ),
     ],
 )

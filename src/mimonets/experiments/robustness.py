@@ -13,8 +13,7 @@ from mimonets.evaluation.accuracy import answers
 from mimonets.experiments.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 from mimonets.experiments.foreign import foreign_images
 from mimonets.experiments.uncertainty import auroc, confidence, judge
-from mimonets.models import find_point
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode, find_point
 
 MOST_DAMAGED = 2_000  # images that are damaged in every way: the first of all
 
@@ -50,7 +49,7 @@ def judge_everywhere(
     }
 
     def logits(data: ImageSet, mode: int) -> tuple[Tensor, Tensor]:
-        with evaluating(model):
+        with eval_mode(model):
             return answers(
                 model,
                 evaluation_batches(data, statistics=batches.statistics),

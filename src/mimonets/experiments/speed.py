@@ -25,8 +25,7 @@ from mimonets.experiments.figures import against_cost
 from mimonets.experiments.plan import Plan
 from mimonets.experiments.trained import row_titles
 from mimonets.inference import Engine, export
-from mimonets.models import fixed_at
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode, fixed_at
 from mimonets.recipes.execute import make_model
 
 ENGINES = ("eager", "onnxruntime", "openvino")  # float32: each answers what PyTorch does
@@ -54,7 +53,7 @@ def measure_plan_speed(
     found: dict[tuple[Any, int], list[str]] = {}
     candidates: dict[tuple[Any, int], Candidate] = {}
     for trial in plan.trials:
-        if only not in trial.name:
+        if only not in trial.name or trial.removed:
             continue
         model = make_model(trial.load(0)).eval()
         for point, title in row_titles(trial):
@@ -207,7 +206,7 @@ def _runner(one: Candidate, engine: str, folder: Path, batch_size: int) -> Calla
 def _row(one: Candidate, timings: dict[str, Any], batch_size: int) -> dict[str, Any]:
     best = max(timings, key=lambda engine: timings[engine].inputs_per_second)
     images = one.network.example_inputs(batch_size)
-    with evaluating(one.network):
+    with eval_mode(one.network):
         peak = peak_memory(lambda: one.network(images, **one.point.options))
     return {
         "what": one.name,

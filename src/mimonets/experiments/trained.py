@@ -36,7 +36,8 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
             f"{', '.join(_label(*job) for job in jobs[:3])}, ..."
         )
     if options.train:
-        for trial, seed in sorted(jobs, key=lambda job: job[1]):  # first all with the first seed
+        here = [job for job in jobs if not job[0].removed]
+        for trial, seed in sorted(here, key=lambda job: job[1]):  # first all with the first seed
             if options.only in _label(trial, seed) and not _earlier_run(trial, seed, options):
                 for teacher in plan.teachers_of(trial):
                     train_and_test(teacher, seed, options)
