@@ -6,8 +6,11 @@ The public names load on first use, so that ``mimonets --help`` need not wait fo
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mimonets._renamed import renamed
+
 if TYPE_CHECKING:
     from mimonets._create import create, list_models
+    from mimonets._operating_point import OperatingPoint
     from mimonets.checkpoints import load, save
     from mimonets.inference import Engine, ExportOptions, export
     from mimonets.layers import recalibrate
@@ -16,14 +19,14 @@ if TYPE_CHECKING:
         DataMUXConvConfig,
         DataMUXFormer,
         DataMUXFormerConfig,
-        GearedWideResNet,
-        GearedWideResNetConfig,
         MIMOConv,
         MIMOConvConfig,
         MIMOFormer,
         MIMOFormerConfig,
         Performer,
         PerformerConfig,
+        SlimmableWideResNet,
+        SlimmableWideResNetConfig,
         Transformer,
         TransformerConfig,
         WideIsoNet,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
         superpose,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "DataMUXConv",
@@ -43,14 +46,15 @@ __all__ = [
     "DataMUXFormerConfig",
     "Engine",
     "ExportOptions",
-    "GearedWideResNet",
-    "GearedWideResNetConfig",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
     "MIMOFormerConfig",
+    "OperatingPoint",
     "Performer",
     "PerformerConfig",
+    "SlimmableWideResNet",
+    "SlimmableWideResNetConfig",
     "Transformer",
     "TransformerConfig",
     "WideIsoNet",
@@ -69,6 +73,7 @@ __all__ = [
 
 _ROOMS = {
     "Engine": "mimonets.inference",
+    "OperatingPoint": "mimonets._operating_point",
     "ExportOptions": "mimonets.inference",
     "create": "mimonets._create",
     "export": "mimonets.inference",
@@ -81,7 +86,7 @@ _ROOMS = {
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
+        return renamed(__name__)(name)
     return getattr(import_module(_ROOMS.get(name, "mimonets.models")), name)
 
 

@@ -19,7 +19,7 @@ from mimonets.experiments.trained import (
     run_folder,
     trial_rows,
 )
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 from mimonets.recipes.execute import split_batches
 
 SMALL = ("train.epochs=2", "data.limit=64", "train.batch_size=8", "train.threads=1")
@@ -272,8 +272,8 @@ def test_a_network_with_gears_is_tested_in_each(tmp_path):
     model = load(run_folder(geared, 0, tmp_path) / "model")
     for gear, row in enumerate(rows, start=1):
         batches = split_batches(geared.load(0), "test", spec=model.input_spec)
-        with evaluating(model):
-            right = [(model(x, gear=gear).argmax(1) == y) for x, y in batches.epoch(0)]
+        with eval_mode(model):
+            right = [(model(x, point=gear).argmax(1) == y) for x, y in batches.epoch(0)]
         assert row.ours == pytest.approx(100 * torch.cat(right).float().mean().item())
     assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)
 

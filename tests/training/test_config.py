@@ -64,7 +64,7 @@ def test_a_recipe_can_write_all_of_it():
 
 def test_a_setting_that_may_be_null_may_and_no_other():
     nullable = {
-        *("steps", "modes", "teacher", "cross_decay", "grad_filter", "grad_clip", "ema"),
+        *("steps", "modes", "teacher", "grad_filter", "grad_clip", "ema"),
         *("threads", "keep"),
     }
     for name in vars(TrainConfig()):

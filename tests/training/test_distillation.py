@@ -11,7 +11,6 @@ from mimonets.training import train
 from mimonets.training.batch import Batch
 from mimonets.training.distillation import make_teacher, soft_loss, taught_loss
 from mimonets.training.objective import task_loss
-from mimonets.training.schedule import decay_groups
 from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
 
 CPU = torch.device("cpu")
@@ -156,18 +155,3 @@ def test_a_teacher_that_is_not_trained_is_refused(tmp_path):
     one = tiny_conv(num_streams=1)
     with pytest.raises(ValueError, match="teacher='slow' needs several streams"):
         train(one, TinyBatches(size=4), tiny_config(teacher="slow"), run_dir=tmp_path)
-
-
-def test_cross_lane_weights_can_decay_on_their_own():
-    model = tiny_conv(binding="tied")
-    cross = {p for name, p in model.named_parameters() if name.endswith(".cross")}
-    assert cross
-    shared = decay_groups(model, tiny_config(weight_decay=0.1))
-    assert all(cross.isdisjoint(g["params"]) for g in shared if g["weight_decay"] != 0.1)
-    own = {
-        g["weight_decay"]: set(g["params"])
-        for g in decay_groups(model, tiny_config(weight_decay=0.1, cross_decay=0.5))
-    }
-    assert own[0.5] == cross
-    assert cross.isdisjoint(own[0.1])
-    assert set().union(*own.values()) == set(model.parameters())

@@ -17,7 +17,8 @@ from training.tiny import TinyBatches, tiny_config, tiny_conv
 
 def tiny_run(folder, **options):
     settings = options.pop("settings", {})
-    return train(tiny_conv(), TinyBatches(), tiny_config(**settings), run_dir=folder, **options)
+    model = options.pop("model", None) or tiny_conv()
+    return train(model, TinyBatches(), tiny_config(**settings), run_dir=folder, **options)
 
 
 def test_a_second_process_is_told_who_is_training(tmp_path):
@@ -96,6 +97,20 @@ def test_a_run_of_0_2_0_resumes_unless_it_used_a_setting_that_is_gone(tmp_path):
     path.write_text(yaml.safe_dump(found))
     with pytest.raises(ValueError, match=r"recipe.yaml: train.stream_curriculum=0.5: .* 0\.2\.0"):
         tiny_run(tmp_path / "run", resume=True)
+
+
+def test_a_run_with_older_names_of_settings_can_be_resumed(tmp_path):
+    run = tmp_path / "run"
+    tiny_run(run, model=tiny_conv(binding="matrix"))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["model"]["binding"] = "mbat"
+    recipe["train"]["cross_decay"] = None
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert tiny_run(run, model=tiny_conv(binding="matrix"), resume=True).steps == 8
+    assert read_recipe(run)["model"]["binding"] == "matrix"
+    assert "cross_decay" not in read_recipe(run)["train"]
+    with pytest.raises(ValueError, match="it differs in model.binding"):
+        tiny_run(run, resume=True)
 
 
 def test_an_old_dynamic_run_resumes_as_it_was(tmp_path):

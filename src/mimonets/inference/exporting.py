@@ -21,7 +21,7 @@ from mimonets.inference.export_folder import Batch, ExportFolder, ExportOptions
 from mimonets.inference.manifest import Manifest, PointRecord, is_only_an_export
 from mimonets.inference.quantise import INT8_WRITERS
 from mimonets.inference.torch_runtime import check_finite, describe
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 
 FORMATS = ("onnx", "openvino", "pt2")
 Export = TypeVar("Export", bound=Callable[..., Path])
@@ -107,7 +107,7 @@ def export(
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with evaluating(model, inference=False):
+        with eval_mode(model, inference=False):
             work = ExportFolder(model, part, manifest, options)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
             if options.accuracy is not None:

@@ -19,7 +19,7 @@ from mimonets._renamed import renamed
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
-__getattr__ = renamed(__name__, {"Mode": "mimonets.inference.manifest.PointRecord"})
+__getattr__ = renamed(__name__)
 
 
 @dataclass(frozen=True)

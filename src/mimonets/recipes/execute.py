@@ -9,19 +9,19 @@ import torch
 
 from mimonets._device import choose_device
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import OperatingPoint
 from mimonets.checkpoints import load
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
 from mimonets.data.registry import split_batches as data_batches
 from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
-from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
-from mimonets.evaluation.macs import count_macs, default_modes
-from mimonets.models import Model, Superposed
+from mimonets.evaluation.accuracy import PointAccuracy, evaluate
+from mimonets.evaluation.macs import count_macs
+from mimonets.models import Model, Superposed, find_point, usual_points
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train
 from mimonets.training.run_folder import choose_model, find_finished, read_recipe
-from mimonets.vsa import check_active_streams
 
 
 def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> TrainResult:
@@ -167,32 +167,23 @@ def split_batches(
 def measure_run(
     folder: str | Path,
     split: str,
-    modes: Sequence[int | None] | None = None,
+    points: Sequence[int | None] | None = None,
     overrides: Sequence[str] = (),
     *,
     which: str | None = None,
     device: str | torch.device | None = None,
-) -> list[tuple[int, ModeAccuracy, float]]:
-    """Measure a run's model: active streams, accuracy and MACs per input, mode by mode.
-
-    Of a network with gears (:class:`~mimonets.models.GearedWideResNet`) it is gear by gear.
+) -> list[tuple[OperatingPoint, PointAccuracy, float]]:
+    """Measure a run's model: accuracy and MACs per input, by operating point.
 
     Args:
+        points: their numbers; by default the usual ones.
         which: best or last; by default the one that the run kept, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
     model, batches = open_run(folder, split, overrides, which, device)
-    if getattr(model, "num_gears", 1) > 1:
-        chosen = [mode or model.num_gears for mode in modes or range(1, model.num_gears + 1)]
-        gears = {gear: model.in_gear(gear) for gear in chosen}
-        return [
-            (gear, evaluate(network, batches)[1], count_macs(network).paper)
-            for gear, network in gears.items()
-        ]
-    wanted = modes or default_modes(model.num_streams)
-    chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    found = evaluate(model, batches, chosen)
-    return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
+    chosen = [find_point(model, number) for number in points or ()] or usual_points(model)
+    found = evaluate(model, batches, [point.number for point in chosen])
+    return [(p, found[p.number], count_macs(model, p.number).paper) for p in chosen]
 
 
 def open_run(

@@ -17,6 +17,7 @@ LAST_VERSION_WITH_REMOVED = "0.2.0"
 REMOVED: dict[str, Any] = {  # settings that are gone -> their default, which is what is done now
     "distill_features": 0.0,
     "stream_curriculum": 0.0,
+    "cross_decay": None,
     "start_lr": None,
     "final_lr": None,
     "epsilon": 1e-6,
@@ -80,7 +81,6 @@ class TrainConfig(Config):
     cycle_momentum: bool = True  # with onecycle; AdamW cycles its first beta. False: keep still
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     weight_decay: float = number(1e-5, least=0)  # not on activations, stream keys and unbinding
-    cross_decay: float | None = number(None, least=0)  # between tied lanes; None: as the others
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
     # What keeps training stable.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mimonets.checkpoints import load
 from mimonets.data.interface import IGNORED
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.launch import make_fast
@@ -64,7 +64,7 @@ class Teacher:
         between the student's forward and backward pass.
         """
         plain = self.call is self.network  # tensors of inference mode are not for compiled code
-        with evaluating(self.network, inference=plain):
+        with eval_mode(self.network, inference=plain):
             logits: Tensor = self.call(batch.inputs, **self.options, **batch.arguments())
         return logits.clone()  # what inference mode made cannot take part in a backward pass
 

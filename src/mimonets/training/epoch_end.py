@@ -7,6 +7,7 @@ from torch import nn
 from mimonets.data.interface import Batches
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.layers import recalibrate, untrained_modes
+from mimonets.models import operating_points
 from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.stability import averaged
 from mimonets.training.state import TrainState
@@ -39,7 +40,9 @@ def validate(
 ) -> dict[str, Row]:
     """Measure every mode, with averaged weights if there are any, and keep the best model."""
     fabric, config = state.fabric, state.config
-    modes = tuple(config.mode_shares(state.model.num_streams))
+    shares = config.mode_shares(state.model.num_streams)
+    points = operating_points(state.model)
+    modes = tuple(point.number for point in points if point.inputs_per_pass in shares)
     found: dict[str, Row] = {}
     best = False
     state.statistics.remember()

@@ -12,6 +12,7 @@ from mimonets._device import to_channels_last
 from mimonets._extras import need
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import first_line
+from mimonets.models import operating_points
 from mimonets.training.config import TrainConfig
 
 
@@ -23,8 +24,9 @@ def launch_fabric(config: TrainConfig, model: Any) -> Any:
     """
     library = need("lightning_fabric", "Lightning Fabric", extra="train", what="Training")
     # Some steps give some parameters no gradient: the readout's while retrieval warms up, and those
-    # of the gears that do not run. The other processes should not wait for them.
-    unused = config.retrieval > 0 or getattr(model, "num_gears", 1) > 1
+    # of widths that do not run. The other processes should not wait for them.
+    points = [point.inputs_per_pass for point in operating_points(model)]
+    unused = config.retrieval > 0 or len(points) > len(set(points))
     strategy = "ddp_find_unused_parameters_true" if unused else "ddp"
     try:
         fabric = library.Fabric(

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from mimonets._files import what_it_is, write_safely, write_text
 from mimonets.checkpoints import save
+from mimonets.checkpoints.checkpoint import upgrade_settings
 from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, Superposed
 from mimonets.training.config import TrainConfig, drop_removed
@@ -324,7 +325,7 @@ def choose_model(folder: str | os.PathLike[str], which: str | None = None) -> tu
 
 
 def read_recipe(folder: Path) -> dict[str, Any]:
-    """Read the settings that a run was started with, as plain data.
+    """Read the settings that a run was started with, as plain data, in the names of today.
 
     Settings that are gone are left out, or refused if they changed its training.
     """
@@ -345,7 +346,11 @@ def read_recipe(folder: Path) -> dict[str, Any]:
             f"or edited."
         )
     try:
-        return {**found, "train": drop_removed(found["train"])}
+        return {
+            **found,
+            "model": upgrade_settings(found["model"]),
+            "train": drop_removed(found["train"]),
+        }
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mimonets._operating_point import OperatingPoint
+from mimonets.models import operating_points
 from mimonets.training.batch import Batch, gather
 from mimonets.training.config import TrainConfig
 from mimonets.training.distillation import taught_loss
@@ -27,18 +29,17 @@ Grid = tuple[int, int]
 class StepPlan:
     """What one step does with its batch."""
 
-    active_streams: int
+    point: OperatingPoint
     grid: Grid | None  # a smaller grid than the model's, during the curriculum
     inputs: int  # how many of the batch are used
     share: float  # of each input in its mixture; 1 is pure
     seed: int  # for everything else that is random: partners and dropout
     warm_up: str | None = None  # the simpler way to run that this step takes
-    gear: int | None = None  # of a network that has several, see GearedWideResNet
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What the model's forward takes beside the batch and the number of active streams."""
-        return {} if self.gear is None else {"gear": self.gear}
+    def active_streams(self) -> int:
+        """How many inputs share a pass."""
+        return self.point.inputs_per_pass
 
     def warming_up(self, model: Any) -> AbstractContextManager[None]:
         """Let the model run as this step wants it; most steps ask nothing of it."""
@@ -70,9 +71,9 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     inputs = config.batch_size * (streams if config.per_stream else 1)
     warm_up = warm_up_at(config, step, total_steps)
     seed = rng.getrandbits(62)
-    gears = getattr(model, "num_gears", 1)
-    gear = rng.randint(1, gears) if gears > 1 else None
-    return StepPlan(active, grid, inputs, share, seed, warm_up, gear)
+    # A slimmable network has several points with as many inputs per pass: all are trained alike.
+    point = rng.choice([p for p in operating_points(model) if p.inputs_per_pass == active])
+    return StepPlan(point, grid, inputs, share, seed, warm_up)
 
 
 def warm_up_at(config: TrainConfig, step: int, total_steps: int) -> str | None:
@@ -159,12 +160,7 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
         with fabric.autocast():
             taught = None if teacher is None else teacher.answer(piece)
         with fabric.no_backward_sync(state.network, enabled=not last):
-            logits = state.network(
-                piece.inputs,
-                active_streams=plan.active_streams,
-                **piece.arguments(),
-                **plan.options,
-            )
+            logits = state.network(piece.inputs, **plan.point.options, **piece.arguments())
             loss = taught_loss(logits, piece, config, taught)
             if len(pieces) > 1:
                 loss = loss * (piece.scored / batch.scored.clamp_min(1))
