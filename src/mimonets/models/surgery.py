@@ -178,7 +178,7 @@ def insert(
     leaving = _features(seen.get("unbound"), config.unbind_before, "takes", least=2)
     options: dict[str, Any] = {"dtype": entering.dtype, "device": entering.device}
     dim = entering.shape[feature_axis(entering)]
-    settings = BindingSettings.of(config, features=dim, keeps_size=True)
+    settings = BindingSettings.of(config, bound_maps=dim, keeps_size=True)
     binding = make_binding(config.binding, settings, generator).to(**options)
     problems = binding.problems(
         Boundary(config.bind_after, entering), Boundary(config.unbind_before, leaving)
