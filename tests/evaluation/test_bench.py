@@ -8,7 +8,7 @@ from torch import nn
 
 from mimonets import MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
 from mimonets.evaluation import BenchSettings, bench
-from mimonets.models import GearedWideResNetConfig
+from mimonets.models import SlimmableWideResNetConfig
 
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
@@ -58,7 +58,7 @@ def test_networks_of_different_inputs_do_not_race():
 
 
 def test_every_gear_is_timed():
-    config = GearedWideResNetConfig(
+    config = SlimmableWideResNetConfig(
         depth=10, width=1, image_size=8, widths=(1.0, 0.5), shrinks=(1, 1)
     )
     assert [name.rpartition(", ")[2] for name in bench(config, settings=QUICK).modes] == [

@@ -23,7 +23,6 @@ from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
 from mimonets.models.registry import MODELS, model_class_for
 from mimonets.recipes import execute, load_recipe, recipe_names
 from mimonets.recipes.execute import (
-    choose_model,
     describe_inputs,
     make_batches,
     make_model,
@@ -37,6 +36,7 @@ from mimonets.recipes.execute import (
 from mimonets.training import TrainConfig
 from mimonets.training.identity import Identity
 from mimonets.training.launch import image_problems
+from mimonets.training.run_folder import choose_model
 
 
 def use_data(monkeypatch, load):

@@ -11,6 +11,7 @@ from mimonets._inputs import InputSpec
 from mimonets.loadtest.demo import DemoLoad
 from mimonets.serving.app import make_app
 from mimonets.serving.networks import superposed
+from mimonets.serving.operating_points import ServedPoint
 from mimonets.serving.policy import PolicySettings
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
@@ -23,6 +24,14 @@ SPEC = InputSpec(
     labels=("zero", "one", "two"),
 )
 ACCURACIES = {1: 0.99, 2: 0.97, 4: 0.93}
+TINY = {  # settings of a network that runs at once
+    "depth": 10,
+    "width": 1,
+    "initial_width": 1,
+    "in_channels": 1,
+    "num_classes": 10,
+    "image_size": 8,
+}
 
 
 class FakeEngine:
@@ -57,6 +66,14 @@ class FakeEngine:
             if self.nan_on is not None and self.nan_on in first[group]:
                 logits[group] = np.nan
         return logits
+
+
+def make_point(inputs_per_pass, time, accuracy=None, **more):
+    """Make an operating point without a network."""
+    named = {"number": inputs_per_pass, "name": f"{inputs_per_pass} active"}
+    return ServedPoint(
+        **{**named, **more}, inputs_per_pass=inputs_per_pass, time=time, accuracy=accuracy
+    )
 
 
 def images(*pixels):

@@ -9,18 +9,9 @@ import torch
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.serving.networks import superposed, switched
-from serving.fakes import SPEC, FakeEngine, listening, make_server
+from serving.fakes import SPEC, TINY, FakeEngine, listening, make_server
 
 triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
-
-TINY = {
-    "depth": 10,
-    "width": 1,
-    "initial_width": 1,
-    "in_channels": 1,
-    "num_classes": 10,
-    "image_size": 8,
-}
 
 
 class Eager:

@@ -41,4 +41,4 @@ __all__ = [
     "name_problems",
 ]
 
-__getattr__ = renamed(__name__, {"MBATBinding": "mimonets.bindings.MatrixBinding"})
+__getattr__ = renamed(__name__)

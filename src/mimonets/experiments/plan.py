@@ -22,6 +22,8 @@ from typing import Any
 import yaml
 
 from mimonets._messages import did_you_mean, shorten
+from mimonets._operating_point import OperatingPoint, stream_points
+from mimonets.models import find_point, operating_points
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.families import former_names
 
@@ -72,17 +74,21 @@ class Trial:
     removed: str = ""  # the last commit that can train it, if this one cannot
 
     @cached_property
-    def modes(self) -> tuple[int, ...]:
-        """Numbers of active streams to test."""
-        return self.only_modes or (getattr(self.load(0).model, "num_streams", 1),)
+    def points(self) -> tuple[OperatingPoint, ...]:
+        """Operating points to test: by default those with the most inputs per pass."""
+        if self.removed:  # there is no network to ask
+            modes = self.only_modes or (1,)
+            return tuple(p for p in stream_points(max(modes)) if p.number in modes)
+        network = self.load(0).model
+        if self.only_modes is not None:
+            return tuple(find_point(network, mode) for mode in self.only_modes)
+        every = operating_points(network)
+        return tuple(p for p in every if p.inputs_per_pass == every[-1].inputs_per_pass)
 
-    @cached_property
-    def gears(self) -> tuple[int, ...]:
-        """Gears to test, of a network that has them; it has no modes then."""
-        if self.removed:
-            return ()
-        gears = getattr(self.load(0).model, "num_gears", 1)
-        return tuple(range(1, gears + 1)) if gears > 1 else ()
+    @property
+    def modes(self) -> tuple[int, ...]:
+        """Numbers of the operating points to test."""
+        return tuple(point.number for point in self.points)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -38,11 +38,4 @@ __all__ = [
     "untrained_modes",
 ]
 
-_MOVED = ("HRRBinding", "HadamardBinding", "PositionBinding", "ShrunkTiles", "Tiles")
-__getattr__ = renamed(
-    __name__,
-    {
-        **{name: f"mimonets.bindings.{name}" for name in _MOVED},
-        "MBATBinding": "mimonets.bindings.MatrixBinding",
-    },
-)
+__getattr__ = renamed(__name__)

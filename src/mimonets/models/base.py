@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import OperatingPoint, stream_points
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
@@ -191,6 +192,12 @@ class Model(nn.Module, OnHub):
     def num_streams(self) -> int:
         """How many inputs can share a pass; 1 for a network without superposition."""
         return getattr(self.config, "num_streams", 1)
+
+    @property
+    def operating_points(self) -> tuple[OperatingPoint, ...]:
+        """The ways to run this network, the most accurate first."""
+        points = getattr(self.config, "operating_points", None)
+        return stream_points(self.num_streams) if points is None else points
 
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make random inputs of the shape this model is made for."""

@@ -9,13 +9,15 @@ from mimonets.layers import ShiftedReLU, StreamUnbinding
 from mimonets.models.sequence import Embedding
 from mimonets.training.config import TrainConfig
 
+ADAMW_EPSILON = 1e-6
+
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """Make SGD or AdamW with weight decay where it belongs."""
     groups = decay_groups(model, config)
     start = config.lr_range[0]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=start, betas=config.betas, eps=config.epsilon)
+        return torch.optim.AdamW(groups, lr=start, betas=config.betas, eps=ADAMW_EPSILON)
     return torch.optim.SGD(groups, lr=start, momentum=config.momentum[0])
 
 
@@ -48,8 +50,9 @@ def make_scheduler(
 ) -> LRScheduler:
     """Make the learning-rate schedule; one-cycle is PyTorch's own.
 
-    Smith & Topin, "Super-convergence", 2019: the rate rises from ``start_lr`` to ``lr`` and falls
-    to ``final_lr``, while momentum goes the other way. ``warmup`` only rises, in a line from 0.
+    Smith & Topin, "Super-convergence", 2019: the rate rises from ``lr`` / 25 to ``lr`` and
+    falls to ``lr`` / 10,000, while momentum goes the other way. ``warmup`` only rises, in a line
+    from 0.
     """
     start, top, final = config.lr_range
     rising = warmup_steps(config, total_steps)
