@@ -40,10 +40,10 @@ serve: $(VENV)/installed-demo,serve
 	@echo "==> mimonets serve, with its page and the digits network that ships with the package"
 	@$(BIN)/mimonets serve --demo $(SERVE_ARGS)
 
-# One worker per core, one thread each: tiny models gain nothing from more.
+# One worker per core, one thread each: tiny models gain nothing from more. Ends with the ten slowest tests.
 test: $(VENV)/installed-test
 	@echo "==> running the tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --durations=10
 
 test-slow: $(VENV)/installed-test
 	@echo "==> running the slow checks"

@@ -17,11 +17,3 @@ settings.load_profile("mimonets")
 def _repeatable(doctest_namespace: dict[str, object]) -> None:
     torch.manual_seed(0)
     doctest_namespace["torch"] = torch
-
-
-LONGEST = "test_every_command_of_the_readme_runs_in_order"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest test first, so that no worker is left alone with it at the end."""
-    items.sort(key=lambda item: item.name != LONGEST)

@@ -27,6 +27,7 @@ import torch
 
 from mimonets import (
     Engine,
+    ExportOptions,
     MIMOConv,
     MIMOConvConfig,
     MIMOFormer,
@@ -65,13 +66,12 @@ def prepare(folder):
         export(
             model,
             folder / name,
-            int8=True,
-            calibration=[images],
+            int8=[images],
             evaluation=[(images, np.zeros(len(images), np.int64))],
-            max_loss=100,
             measure=False,
-            inputs=images,
-            tell=lambda line: print(line, flush=True),
+            options=ExportOptions(
+                max_loss=100, inputs=images, tell=lambda line: print(line, flush=True)
+            ),
         )
 
 
@@ -222,7 +222,8 @@ def former(folder, rounds):
         streams = model.num_streams
         if not place.is_dir():
             short = torch.from_numpy(tokens[:, :64])
-            export(model, place, modes=(streams,), measure=False, inputs=short)
+            options = ExportOptions(inputs=short)
+            export(model, place, modes=(streams,), measure=False, options=options)
         mine = tokens[: max(2, streams)]  # a Performer's sequences are as fast in any number
         for backend in ("torch", "openvino"):
             engine = Engine(place, backend, threads=1)

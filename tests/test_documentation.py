@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mimonets.cli.main import main
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -41,25 +43,58 @@ def readme_commands():
                 yield command
 
 
-@pytest.mark.timeout(900)
-def test_every_command_of_the_readme_runs_in_order(tmp_path):
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTEST_ADDOPTS": "--collect-only -q tests/test_rooms.py",  # no test runs itself
-        "DEMO_ARGS": f"--epochs 1 --out {tmp_path}/demo",
-        "MAKEFLAGS": "",
-    }
-    commands = list(readme_commands())
+def environment(**more):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "MAKEFLAGS": "", **more}
+
+
+def made_by(target):
+    """Say what the last line of a target in the Makefile runs, without running it."""
+    lines = subprocess.run(
+        ["make", "--dry-run", target],
+        cwd=ROOT,
+        env=environment(DEMO_ARGS="--epochs 1"),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    return lines[-1]
+
+
+def test_every_command_of_the_readme_runs_in_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    makes, commands = (
+        [command for command in readme_commands() if command.startswith("make ") == is_make]
+        for is_make in (True, False)
+    )
+    assert makes == ["make demo", "make test"]
+    assert made_by("demo") == ".venv/bin/mimonets demo --epochs 1"  # tests/cli runs it
+    assert made_by("test").startswith("OMP_NUM_THREADS=1 .venv/bin/python -m pytest ")
+    # One as the program that pip installs, the others in this process, which has PyTorch loaded.
+    assert commands[0] == "mimonets recipes"
+    assert subprocess.run(commands[0].split(), env=environment(), check=False).returncode == 0
     assert len(commands) >= 7
-    for command in commands:
+    for program, *arguments in map(str.split, commands):
+        assert program == "mimonets"
+        code = main(arguments)
+        captured = capsys.readouterr()
+        assert code == 0, (arguments, captured)
+        assert captured.out, arguments
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_command_of_the_readme_runs_as_a_program(tmp_path):
+    no_test_runs = {"PYTEST_ADDOPTS": "--collect-only -q tests/test_rooms.py"}
+    demo = {"DEMO_ARGS": f"--epochs 1 --out {tmp_path}/demo"}
+    for command in readme_commands():
         is_make = command.startswith("make")
         if is_make and not (ROOT / ".venv").exists():
             continue  # it would set up a .venv of its own first
         done = subprocess.run(
             command.split(),
             cwd=ROOT if is_make else tmp_path,
-            env=environment,
+            env=environment(**no_test_runs, **demo),
             capture_output=True,
             text=True,
             check=False,

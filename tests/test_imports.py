@@ -51,11 +51,13 @@ with tempfile.TemporaryDirectory() as folder:
         model.push_to_hub("someone/model")
     except ValueError as error:
         print(error)
+print(mimonets.checkpoints.checkpoint.__version__)
 """
-    shape, kind, reason = run_without(FOR_THE_COMMAND_LINE, program).splitlines()
+    shape, kind, reason, version = run_without(FOR_THE_COMMAND_LINE, program).splitlines()
     assert shape == "torch.Size([2, 3])"
     assert kind == "MIMOConv"
     assert reason == "The Hugging Face Hub needs its library: pip install huggingface-hub."
+    assert version == mimonets.__version__
 
 
 def test_importing_the_package_imports_no_library_at_all():
@@ -83,5 +85,3 @@ def test_there_is_one_source_of_the_version():
     pyproject = (SOURCE.parent / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in pyproject
     assert "\nversion =" not in pyproject
-    program = "import mimonets.checkpoints.checkpoint as c; print(c.__version__)"
-    assert run_without([], program) == mimonets.__version__

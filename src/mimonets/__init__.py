@@ -6,24 +6,27 @@ The public names load on first use, so that ``mimonets --help`` need not wait fo
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mimonets._renamed import renamed
+
 if TYPE_CHECKING:
     from mimonets._create import create, list_models
+    from mimonets._operating_point import OperatingPoint
     from mimonets.checkpoints import load, save
-    from mimonets.inference import Engine, export
+    from mimonets.inference import Engine, ExportOptions, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
         DataMUXConv,
         DataMUXConvConfig,
         DataMUXFormer,
         DataMUXFormerConfig,
-        GearedWideResNet,
-        GearedWideResNetConfig,
         MIMOConv,
         MIMOConvConfig,
         MIMOFormer,
         MIMOFormerConfig,
         Performer,
         PerformerConfig,
+        SlimmableWideResNet,
+        SlimmableWideResNetConfig,
         Transformer,
         TransformerConfig,
         WideIsoNet,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
         superpose,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "DataMUXConv",
@@ -42,14 +45,16 @@ __all__ = [
     "DataMUXFormer",
     "DataMUXFormerConfig",
     "Engine",
-    "GearedWideResNet",
-    "GearedWideResNetConfig",
+    "ExportOptions",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
     "MIMOFormerConfig",
+    "OperatingPoint",
     "Performer",
     "PerformerConfig",
+    "SlimmableWideResNet",
+    "SlimmableWideResNetConfig",
     "Transformer",
     "TransformerConfig",
     "WideIsoNet",
@@ -68,6 +73,8 @@ __all__ = [
 
 _ROOMS = {
     "Engine": "mimonets.inference",
+    "OperatingPoint": "mimonets._operating_point",
+    "ExportOptions": "mimonets.inference",
     "create": "mimonets._create",
     "export": "mimonets.inference",
     "list_models": "mimonets._create",
@@ -79,7 +86,7 @@ _ROOMS = {
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'mimonets' has no attribute {name!r}")
+        return renamed(__name__)(name)
     return getattr(import_module(_ROOMS.get(name, "mimonets.models")), name)
 
 

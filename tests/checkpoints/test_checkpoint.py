@@ -13,7 +13,7 @@ from mimonets._inputs import InputSpec
 from mimonets.checkpoints import checkpoint, read_config
 from mimonets.checkpoints.card import ModelCard
 from mimonets.models import MODELS
-from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
+from mimonets.models.baselines.slimmable import SlimmableWideResNet, SlimmableWideResNetConfig
 
 CONFIG = mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_classes=5, trainable_keys=False)
 MODELS_TO_SAVE = [
@@ -21,7 +21,7 @@ MODELS_TO_SAVE = [
     mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)),
     mn.WideIsoNet(mn.WideIsoNetConfig(depth=10, width=1, skip_init=True)),
     mn.DataMUXConv(mn.DataMUXConvConfig(in_channels=3)),
-    GearedWideResNet(GearedWideResNetConfig(depth=10, width=1)),
+    SlimmableWideResNet(SlimmableWideResNetConfig(depth=10, width=1)),
 ]
 
 

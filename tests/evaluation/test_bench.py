@@ -8,7 +8,7 @@ from torch import nn
 
 from mimonets import MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
 from mimonets.evaluation import BenchSettings, bench
-from mimonets.models import GearedWideResNetConfig
+from mimonets.models import SlimmableWideResNetConfig
 
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
@@ -58,18 +58,13 @@ def test_networks_of_different_inputs_do_not_race():
 
 
 def test_every_gear_is_timed():
-    config = GearedWideResNetConfig(
+    config = SlimmableWideResNetConfig(
         depth=10, width=1, image_size=8, widths=(1.0, 0.5), shrinks=(1, 1)
     )
     assert [name.rpartition(", ")[2] for name in bench(config, settings=QUICK).modes] == [
         "gear 1",
         "gear 2",
     ]
-
-
-def test_tied_lanes_are_timed_channels_last():
-    settings = replace(QUICK, memory_format="channels_last")
-    assert list(bench(replace(TINY, binding="tied"), settings=settings).modes.values()) == [1, 2]
 
 
 def test_several_models_race_together_against_one_performer():

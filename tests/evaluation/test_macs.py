@@ -15,7 +15,7 @@ from mimonets import (
     WideIsoNetConfig,
     WideResNetConfig,
 )
-from mimonets.evaluation import count_macs, count_modes
+from mimonets.evaluation import count_macs, count_points
 from mimonets.evaluation.layer_macs import Macs, layer_macs
 from mimonets.models.registry import model_class_for
 
@@ -84,7 +84,7 @@ def test_datamux_costs_what_the_paper_prints_if_its_demultiplexing_is_not_shared
 CONFIGS = [
     MIMOConvConfig(depth=10, width=2, num_streams=3, image_size=11),
     MIMOConvConfig(
-        depth=16, width=1, num_streams=4, image_size=9, binding="mbat", shortcut_norm=True
+        depth=16, width=1, num_streams=4, image_size=9, binding="matrix", shortcut_norm=True
     ),
     MIMOConvConfig(depth=10, width=1, num_streams=1, activation="srelu", skip_init=True),
     WideResNetConfig(depth=10, width=1, image_size=13),
@@ -95,7 +95,7 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS)
 def test_plain_macs_agree_with_the_operator_counter(config):
     model = model_class_for(config)(config).eval()
-    for cost in count_modes(config):
+    for cost in count_points(config):
         images = model.example_inputs(2 * cost.active_streams)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(images, active_streams=cost.active_streams)
@@ -113,7 +113,7 @@ def test_batch_norm_counts_two_and_an_activation_one_per_element():
 
 
 def test_only_the_shared_parts_get_cheaper_with_more_active_streams():
-    slow, *_, fast = count_modes(MIMOConvConfig(depth=10, width=1))
+    slow, *_, fast = count_points(MIMOConvConfig(depth=10, width=1))
     for part in ("stem", "binding", "classifier"):
         assert fast[part] == slow[part]
     for part in ("trunk", "unbinding"):
@@ -206,7 +206,7 @@ def test_plain_macs_of_datamux_agree_with_the_operator_counter(demux, settings):
     options = {name: value for name, value in SMALL.items() if name != "num_features"}
     config = DataMUXFormerConfig(**options, demux=demux, num_streams=3, **settings)
     model = model_class_for(config)(config).eval()
-    for cost in count_modes(config):
+    for cost in count_points(config):
         tokens = model.example_inputs(6)
         # The counter does not know fused attention: let PyTorch spell it out.
         math = sdpa_kernel(SDPBackend.MATH)
@@ -219,7 +219,7 @@ def test_datamux_shares_all_but_its_ends():
     options = {**SMALL, "depth": 3, "num_streams": 2}
     del options["num_features"]
     slots = DataMUXFormerConfig(**options, demux="slots")
-    slow, fast = count_modes(slots)
+    slow, fast = count_points(slots)
     plain = TransformerConfig(**{name: options[name] for name in options if name != "num_streams"})
     for part in ("K/Q/V", "attention", "MLPs"):
         assert slow[part].plain == count_macs(plain)[part].plain == 2 * fast[part].plain
@@ -318,7 +318,7 @@ class Attending(nn.Module):
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_attention_of_others_is_shared_by_the_active_streams(batch_first):
     model = Attending(batch_first).train()
-    slow, fast = count_modes(model)
+    slow, fast = count_points(model)
     for cost in (slow, fast):
         inputs = model.example_inputs(2)
         # In training mode PyTorch spells the fused attention out, which its counter can see.

@@ -1,10 +1,22 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
+from mimonets import MIMOConv, MIMOConvConfig, SlimmableWideResNet, SlimmableWideResNetConfig
 from mimonets.cli.main import main
+from mimonets.evaluation import count_macs
 from mimonets.experiments.plan import Plan, Trial
-from mimonets.experiments.speed import draw_against_speed, measure_plan_speed, speed_table
+from mimonets.experiments.speed import (
+    Candidate,
+    draw_against_speed,
+    measure_plan_speed,
+    measure_speeds,
+    one_thread,
+    speed_table,
+    weight_bytes,
+)
+from mimonets.models import FixedAt, find_point
 
 SMALL = ("model.width=1",)
 TRIAL = Trial("one", "One", "digits-mimoconv-dynamic", settings=SMALL, only_modes=(1, 4))
@@ -40,3 +52,38 @@ def test_trials_that_differ_in_training_alone_share_their_speed(tmp_path):
 def test_what_trains_nothing_has_no_networks_to_time(capsys):
     assert main(["reproduce", "bounds", "--speed"]) != 0
     assert "bounds has no networks to time: leave out --speed." in capsys.readouterr().err
+
+
+TINY = {"depth": 10, "width": 1, "initial_width": 1, "in_channels": 1, "image_size": 8}
+
+
+def test_every_point_is_timed(tmp_path):
+    model = MIMOConv(MIMOConvConfig(**TINY, num_streams=2, num_classes=3)).eval()
+    called = []
+    model.register_forward_pre_hook(
+        lambda _, inputs, options: called.append((len(inputs[0]), options["active_streams"])),
+        with_kwargs=True,
+    )
+    both = [Candidate(name, model, find_point(model, n)) for name, n in (("slow", 1), ("fast", 2))]
+    slow, fast = measure_speeds(both, tmp_path, ["eager"], batch_size=4, rounds=2)
+    assert {(4, 1), (4, 2)} <= set(called)
+    assert (slow["what"], fast["what"], slow["engine"]) == ("slow", "fast", "eager")
+    assert slow["inputs_per_second"] > 0
+    assert slow["weight_bytes"] == fast["weight_bytes"] == weight_bytes(model)
+    assert fast["peak_bytes"] < slow["peak_bytes"]
+    assert fast["macs"] == count_macs(model, 2).paper
+
+
+def test_points_share_their_weights():
+    config = SlimmableWideResNetConfig(**TINY, widths=(1.0, 0.5), shrinks=(1, 1))
+    network = SlimmableWideResNet(config)
+    assert weight_bytes(FixedAt(network, find_point(network, 2))) == weight_bytes(network)
+    expected = sum(t.numel() * t.element_size() for t in network.state_dict().values())
+    assert weight_bytes(network) == expected
+
+
+def test_the_number_of_threads_comes_back():
+    before = torch.get_num_threads()
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before

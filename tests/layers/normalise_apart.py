@@ -1,4 +1,4 @@
-"""One process of several: a training step on its part of a batch, written to a file."""
+"""One process of several: training steps on its part of a batch, each written to a file."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mimonets import MIMOConv, MIMOConvConfig
 from mimonets.layers import BatchNorm2d, StreamBatchNorm
 
+KINDS = ("stream", "plain", "mimoconv")
+
 
 def network(kind):
     """Make the same network in every process."""
@@ -22,7 +24,7 @@ def network(kind):
     return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Flatten(1)).double()
 
 
-def batch(kind):
+def batch():
     """Draw a batch whose halves are distributed differently."""
     generator = torch.Generator().manual_seed(1)
     scale = torch.tensor([1.0] * 8 + [3.0] * 8).view(-1, 1, 1, 1)
@@ -43,9 +45,10 @@ def run(kind, x):
 
 
 if __name__ == "__main__":
-    kind, folder = sys.argv[1], Path(sys.argv[2])
+    folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    torch.save(run(kind, batch(kind)[8 * rank : 8 * rank + 8]), folder / f"{rank}.pt")
+    for kind in KINDS:
+        torch.save(run(kind, batch()[8 * rank : 8 * rank + 8]), folder / f"{kind}-{rank}.pt")
     dist.destroy_process_group()

@@ -24,14 +24,11 @@ def free_port():
         return found.getsockname()[1]
 
 
-@pytest.mark.parametrize(
-    "kind", ["stream", pytest.param("plain", marks=pytest.mark.slow), "mimoconv"]
-)
-def test_two_processes_equal_one_with_the_doubled_batch(kind, tmp_path):
+def test_two_processes_equal_one_with_the_doubled_batch(tmp_path):
     port = free_port()
     processes = [
         subprocess.Popen(
-            [sys.executable, TESTS / "layers/normalise_apart.py", kind, tmp_path],
+            [sys.executable, TESTS / "layers/normalise_apart.py", tmp_path],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
@@ -47,12 +44,13 @@ def test_two_processes_equal_one_with_the_doubled_batch(kind, tmp_path):
     for process in processes:
         _, complaint = process.communicate(timeout=120)
         assert process.returncode == 0, complaint.decode()
-    halves = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    whole = normalise_apart.run(kind, normalise_apart.batch(kind))
-    assert_close(torch.cat([half["output"] for half in halves]), whole["output"])
-    for half in halves:
-        assert_close(half["gradients"], whole["gradients"])  # DDP has averaged them
-        assert_close(half["buffers"], whole["buffers"])
+    for kind in normalise_apart.KINDS:
+        halves = [torch.load(tmp_path / f"{kind}-{rank}.pt") for rank in range(2)]
+        whole = normalise_apart.run(kind, normalise_apart.batch())
+        assert_close(torch.cat([half["output"] for half in halves]), whole["output"])
+        for half in halves:
+            assert_close(half["gradients"], whole["gradients"])  # DDP has averaged them
+            assert_close(half["buffers"], whole["buffers"])
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4), (2, 3, 5, 4), (2, 3, 2, 3, 2)])

@@ -81,7 +81,6 @@ def test_projections_add_up_as_those_of_the_streams_do(masked, bias):
     "options",
     [
         {"superpose": "attention+mlp"},
-        {"superpose": "attention+mlp", "shared_keys": True},
         {"superpose": "attention+mlp", "head": "next_token", "causal": True},
         {"superpose": "attention+mlp+qkv"},
         {"superpose": "attention+mlp+qkv", "pooling": "cls", "grid": (1, 3)},
@@ -115,29 +114,3 @@ def test_the_shortcut_is_taken_and_only_without_gradients(monkeypatch):
     with torch.no_grad():
         model(tokens)
     assert taken == [1]
-
-
-def test_shared_keys_carry_the_skip_connection_on_unchanged():
-    options = {**SMALL, "grid": (2, 2), "superpose": "attention+mlp"}
-    shared = MIMOFormer(MIMOFormerConfig(**options, shared_keys=True)).eval()
-    own = MIMOFormer(MIMOFormerConfig(**options)).eval()
-    z = torch.randn(1, 2, 5, 6)
-    for model, kept in ((shared, True), (own, False)):
-        first, second = model.blocks[:2]
-        for layer in (second.out, second.mlp[-1]):  # nothing but the skip connection
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        x = z.unsqueeze(1) * first.embedding_keys.unsqueeze(-2)
-        after = second(x, None) * second.embedding_keys.unsqueeze(-2)
-        assert after.shape == (1, 2, 2, 5, 6)
-        assert torch.equal(after[:, 0], after[:, 1])
-        assert torch.equal(after[:, 0], z) is kept
-    lost = (own.blocks[0].embedding_keys * own.blocks[1].embedding_keys).sum(0) == 0
-    after = own.blocks[1](z.unsqueeze(1) * own.blocks[0].embedding_keys.unsqueeze(-2), None)
-    assert torch.equal((after[0, 0] == 0), lost.unsqueeze(1).expand(2, 5, 6))
-
-
-def test_shared_keys_are_for_what_bundles_around_its_blocks():
-    for superpose in ("attention", "attention+mlp+qkv"):
-        with pytest.raises(ValueError, match=r"shared_keys=True is for superpose='attention\+mlp'"):
-            MIMOFormerConfig(superpose=superpose, shared_keys=True)

@@ -55,7 +55,9 @@ def test_an_export_calibrates_thresholds_and_the_server_uses_them(tmp_path):
         slow, fast = (model(images, active_streams=active).numpy() for active in (1, 2))
     labels = slow.argmax(axis=1)
     batches = [(images[:20], labels[:20]), (images[20:], labels[20:])]
-    folder = mn.export(model, tmp_path / "out", validation=batches, measure=False)
+    folder = mn.export(
+        model, tmp_path / "out", measure=False, options=mn.ExportOptions(validation=batches)
+    )
 
     slowest, fastest = read_manifest(folder).modes
     assert (slowest.cascade, slowest.confidence) == ([], None)

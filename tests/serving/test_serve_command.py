@@ -22,7 +22,7 @@ from mimonets.cli import serve
 from mimonets.cli.main import main
 from mimonets.cli.open_models import name_and_folders, open_network, weights_in
 from mimonets.cli.serve import write_samples
-from mimonets.models import GearedWideResNet, GearedWideResNetConfig
+from mimonets.models import SlimmableWideResNet, SlimmableWideResNetConfig
 from mimonets.recipes import load_recipe
 from mimonets.serving.networks import superposed
 from serving.fakes import TINY, client_of, make_server, tensor
@@ -169,24 +169,27 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
 
 def test_a_network_with_gears_is_served_in_all_of_them(tmp_path):
     sizes = {"depth": 10, "width": 1, "image_size": 8, "in_channels": 1, "num_classes": 5}
-    config = GearedWideResNetConfig(**sizes, widths=(1.0, 0.5), shrinks=(1, 1))
-    model = GearedWideResNet(config).eval()
+    config = SlimmableWideResNetConfig(**sizes, widths=(1.0, 0.5), shrinks=(1, 1))
+    model = SlimmableWideResNet(config).eval()
     network = open_network("geared", [mn.save(model, tmp_path / "m")], "auto", 1)
     assert [point.name for point in network.points] == ["gear 1", "gear 2"]
     images = torch.randn(3, 1, 8, 8)
     for gear, point in enumerate(network.points, start=1):
         with torch.no_grad():
-            wanted = model(images, gear=gear).numpy()
+            wanted = model(images, point=gear).numpy()
         np.testing.assert_allclose(point.run(images.numpy()), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_is_served_with_the_model_that_it_kept(tmp_path):
     small_model(tmp_path / "model")
-    (tmp_path / "result.json").write_text(json.dumps({"keep": "best"}))
+    assert weights_in(tmp_path) == tmp_path / "model", "of an export"
+    (tmp_path / "recipe.yaml").write_text("{model: {}, train: {}}")
     assert weights_in(tmp_path) == tmp_path / "model"
     small_model(tmp_path / "best")
+    result = {"final": {}, "steps": 1, "skipped": 0, "not_finite": 0}
+    (tmp_path / "result.json").write_text(json.dumps({**result, "keep": "best"}))
     assert weights_in(tmp_path) == tmp_path / "best"
-    (tmp_path / "result.json").write_text(json.dumps({"keep": "last"}))
+    (tmp_path / "result.json").write_text(json.dumps({**result, "keep": "last"}))
     assert weights_in(tmp_path) == tmp_path / "model"
     assert weights_in(tmp_path / "model") == tmp_path / "model"
 

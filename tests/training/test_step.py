@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mimonets import OperatingPoint
 from mimonets.training.batch import Batch
 from mimonets.training.state import TrainState
 from mimonets.training.step import StepPlan, plan_step, prepare, take_step
@@ -19,6 +20,8 @@ from training.tiny import (
     tiny_datamux,
     tiny_former,
 )
+
+ONE = OperatingPoint(number=1, name="1 active", options={"active_streams": 1})
 
 
 class OnMeta:
@@ -122,9 +125,9 @@ class Alone:
 def test_processes_use_and_mix_the_inputs_that_one_would(used, sizes, share):
     torch.manual_seed(0)
     parts = [(torch.randn(size, 1, 2, 2), torch.randint(3, (size,))) for size in sizes]
-    plan = StepPlan(active_streams=1, grid=None, inputs=used, share=share, seed=7)
+    plan = StepPlan(point=ONE, grid=None, inputs=used, share=share, seed=7)
     both = tuple(torch.cat(part) for part in zip(*parts, strict=True))
-    whole = StepPlan(active_streams=1, grid=None, inputs=2 * used, share=share, seed=7)
+    whole = StepPlan(point=ONE, grid=None, inputs=2 * used, share=share, seed=7)
     wanted = prepare(Alone(), both, whole, even=True)
     even = len(set(sizes)) == 1
     found = [prepare(Together(rank, parts), parts[rank], plan, even=even) for rank in range(2)]

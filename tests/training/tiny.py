@@ -5,12 +5,12 @@ import torch
 from mimonets import (
     DataMUXFormer,
     DataMUXFormerConfig,
-    GearedWideResNet,
-    GearedWideResNetConfig,
     MIMOConv,
     MIMOConvConfig,
     MIMOFormer,
     MIMOFormerConfig,
+    SlimmableWideResNet,
+    SlimmableWideResNetConfig,
 )
 from mimonets.training import TrainConfig
 
@@ -70,7 +70,7 @@ def tiny_geared():
     torch.manual_seed(0)
     config = {"depth": 10, "width": 1, "num_classes": 3, "in_channels": 1, "image_size": 8}
     gears = {"widths": (1.0, 0.5, 0.5), "shrinks": (1, 1, 2)}
-    return GearedWideResNet(GearedWideResNetConfig(**config, **gears))
+    return SlimmableWideResNet(SlimmableWideResNetConfig(**config, **gears))
 
 
 def tiny_former(**settings):

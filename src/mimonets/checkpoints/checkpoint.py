@@ -8,7 +8,7 @@ A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
      "config": {"depth": 28}, "inputs": {"kind": "image", "shape": [3, 32, 32]}}
 
 Version 1 has no ``inputs``. A network that :func:`mimonets.superpose` made (``superposed``) has an
-``example``, the shape and type of its inputs, for the trial pass when it is built again.
+``example``, the shape and type of its inputs, for the probe when it is built again.
 """
 
 import json
@@ -30,7 +30,7 @@ from mimonets.models.base import Model
 from mimonets.models.builders import build, describe_example, make_example
 from mimonets.models.registry import MODELS
 from mimonets.models.superposed import Superposed, superpose
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 Network = nn.Module | tuple[nn.Module, nn.Module, nn.Module]  # or stem, trunk and head
 FORMAT_VERSION = 2
@@ -173,6 +173,16 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
     return _read_config(Path(folder) / CONFIG_FILE, _read_description(Path(folder)))
 
 
+def upgrade_settings(model: dict[str, Any]) -> dict[str, Any]:
+    """Give the settings of a model, with its ``kind``, in a file of any age their names of today.
+
+    >>> upgrade_settings({"kind": "mimoconv", "binding": "mbat"})
+    {'kind': 'mimoconv', 'binding': 'matrix'}
+    """
+    known = KINDS.get(str(model.get("kind")))
+    return model if known is None else known.upgrade_config(FORMAT_VERSION, model)
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():
@@ -207,10 +217,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 def _read_config(path: Path, description: dict[str, Any]) -> Any:
     model_class = KINDS[description["model"]]
-    settings = description["config"]
-    if model_class is not Superposed:
-        settings = model_class.upgrade_config(description["format_version"], settings)
     try:
+        version, settings = description["format_version"], description["config"]
+        settings = model_class.upgrade_config(version, settings)
         return model_class.config_class(**settings)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} does not describe a model: {first_line(error)}") from None

@@ -145,7 +145,7 @@ def _time(
     with progress("timing", settings.warmup + settings.rounds) as advance:
         result = bench(configs, modes, settings, after_round=advance)
     costs = {
-        name: count_macs(config, result.modes.get(name, 1)).paper
+        name: count_macs(config, result.points[name].number).paper
         for name, config in result.networks.items()
     }
     return result, {

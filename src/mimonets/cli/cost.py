@@ -1,4 +1,4 @@
-"""``mimonets cost``: MACs per input, by part and mode."""
+"""``mimonets cost``: MACs per input, by part and operating point."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -41,16 +41,15 @@ def run(args: Namespace) -> None:
 
 
 def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -> "Table":
-    """Lay out MMACs per input: one row per mode or gear, one column per part."""
+    """Lay out MMACs per input: one row per operating point, one column per part."""
     from rich.table import Table
 
     table = Table(title=f"{title}\nMMAC per input, {CONVENTIONS[convention]}")
-    point = "gear" if "gear" in rows[0] else "active_streams"
-    table.add_column(point.replace("_", " "), justify="right")
+    table.add_column("operating point", justify="right")
     for part in rows[0][convention]:
         table.add_column(part, justify="right", style="bold" if part == "total" else None)
     for row in rows:
-        table.add_row(str(row[point]), *map(mmac, row[convention].values()))
+        table.add_row(row["point"], *map(mmac, row[convention].values()))
     return table
 
 

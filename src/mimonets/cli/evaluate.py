@@ -12,8 +12,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "evaluate",
         help="accuracy of a trained model in every mode",
-        description="Measure a run's model on the test data, in every mode or gear: accuracy with "
-        "its 95 % interval, by position in the group, calibration, and what it costs.",
+        description="Measure a run's model on the test data, at every operating point: accuracy "
+        "with its 95 % interval, by position in the group, calibration, and what it costs.",
     )
     parser.add_argument("folder", metavar="DIR", help="a run's folder")
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test")
@@ -33,7 +33,8 @@ def run(args: Namespace) -> None:
     """Measure a run's model in every mode."""
     from mimonets.evaluation.report import accuracy_table
     from mimonets.recipes import data_settings
-    from mimonets.recipes.execute import choose_model, measure_run, read_run
+    from mimonets.recipes.execute import measure_run, read_run
+    from mimonets.training.run_folder import choose_model
 
     which, _ = choose_model(args.folder, args.which)
     measured = measure_run(
@@ -44,7 +45,6 @@ def run(args: Namespace) -> None:
         which=which,
         device=args.device,
     )
-    geared = getattr(read_run(args.folder).model, "num_gears", 1) > 1
     if args.json:
         print_json(
             {
@@ -52,23 +52,11 @@ def run(args: Namespace) -> None:
                 "model": which,
                 "split": args.split,
                 "modes": [
-                    {
-                        **({"gear": point} if geared else {}),
-                        **found.as_dict(),
-                        "macs_per_input": macs,
-                    }
+                    {"point": point.name, **found.as_dict(), "macs_per_input": macs}
                     for point, found, macs in measured
                 ],
             }
         )
         return
-    found = {mode: accuracy for mode, accuracy, _ in measured}
-    costs = {mode: macs for mode, _, macs in measured}
-    make_console().print(
-        accuracy_table(
-            f"{args.folder}, {which} model, {args.split} data",
-            found,
-            costs,
-            points="gear" if geared else "active streams",
-        )
-    )
+    title = f"{args.folder}, {which} model, {args.split} data"
+    make_console().print(accuracy_table(title, measured))

@@ -57,7 +57,7 @@ def open_network(
 
     Args:
         name: of the model.
-        folders: one network, in all its modes or gears, or several to switch between.
+        folders: one network, at all its operating points, or several to switch between.
         backend: what runs them.
         threads: CPU threads of each.
         cascade: a confidence in place of those that were calibrated at export.
@@ -69,8 +69,8 @@ def open_network(
         if len(folders) > 1:
             raise ValueError("--shrink serves one network at several resolutions, not several.")
         return _at_resolutions(name, folders[0], backend, threads, shrinks)
-    if len(folders) == 1 and _has_gears(folders[0]):
-        return _in_gears(name, folders[0], backend, threads)
+    if len(folders) == 1 and _has_own_points(folders[0]):
+        return _at_own_points(name, folders[0], backend, threads)
     opened = [_open(folder, backend, threads) for folder in folders]
     if len(opened) == 1:
         (one,) = opened
@@ -103,25 +103,27 @@ def _open(folder: Path, backend: str, threads: int) -> Opened:
     return Opened(engine, known or trained or list(engine.modes), accuracies)
 
 
-def _has_gears(folder: Path) -> bool:
-    """Tell whether a run or a saved model is a network with gears."""
+def _has_own_points(folder: Path) -> bool:
+    """Tell whether a saved model has other operating points than numbers of active streams."""
     weights = weights_in(folder)
     if not (weights / "config.json").exists():
         return False  # an export
     from mimonets.checkpoints import read_config
+    from mimonets.models import operating_points
 
-    return getattr(read_config(weights), "num_gears", 1) > 1
+    return "active_streams" not in operating_points(read_config(weights))[0].options
 
 
-def _in_gears(name: str, folder: Path, backend: str, threads: int) -> Any:
-    """Open a network once for each gear; all share its weights."""
+def _at_own_points(name: str, folder: Path, backend: str, threads: int) -> Any:
+    """Open a network once for each operating point; all share its weights."""
     from mimonets.inference import Engine
+    from mimonets.models import fixed_at, operating_points
     from mimonets.serving.networks import switched
 
     model = _load(folder)
-    gears = {f"gear {gear}": model.in_gear(gear) for gear in range(1, model.num_gears + 1)}
+    points = {point.name: fixed_at(model, point) for point in operating_points(model)}
     chosen = "torch" if backend == "auto" else backend
-    return switched(name, {gear: Engine(one, chosen, threads) for gear, one in gears.items()})
+    return switched(name, {one: Engine(fixed, chosen, threads) for one, fixed in points.items()})
 
 
 def _at_resolutions(
@@ -179,8 +181,11 @@ def weights_in(folder: Path) -> Path:
     """Find the model that a run kept, its best or its last; any other folder is one itself."""
     if not (folder / "model" / "config.json").exists():
         return folder
-    is_best = _result(folder).get("keep") == "best" and (folder / "best" / "config.json").exists()
-    return folder / ("best" if is_best else "model")
+    if not (folder / "recipe.yaml").exists():
+        return folder / "model"  # of an export
+    from mimonets.training.run_folder import choose_model
+
+    return choose_model(folder)[1]
 
 
 def run_folder_of(weights: Path) -> Path | None:

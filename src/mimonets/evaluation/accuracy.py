@@ -1,4 +1,4 @@
-"""How often a model is right in each of its modes, how sure we are of it, and how sure it is.
+"""How often a model is right at each operating point, how sure we are of it, and how sure it is.
 
 Always in evaluation mode, so that an answer depends only on the inputs of its own group.
 """
@@ -13,19 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import wilson_interval
 from mimonets.data.interface import IGNORED, Batches, as_batches
-from mimonets.models.evaluating import evaluating
-from mimonets.vsa import check_active_streams
+from mimonets.models import eval_mode, find_point
 
 # b batch   t tokens   c classes
 
 
 @dataclass(frozen=True)
-class ModeAccuracy:
-    """What a model does in one mode."""
+class PointAccuracy:
+    """How right a model is at one operating point."""
 
-    active_streams: int
+    active_streams: int  # inputs that share a pass
     correct: int
     total: int
     loss: float  # mean cross entropy
@@ -49,54 +49,57 @@ class ModeAccuracy:
 
 
 def evaluate(
-    model: Any, batches: Batches | Any, active_streams: Sequence[int] | None = None
-) -> dict[int, ModeAccuracy]:
-    """Measure accuracy, loss and calibration in each mode, over all inputs of ``batches``.
+    model: Any, batches: Batches | Any, points: Sequence[int | None] | None = None
+) -> dict[int, PointAccuracy]:
+    """Measure accuracy, loss and calibration at operating points, over all inputs of ``batches``.
 
     Neighbours form the groups, across the ends of batches. The last group is filled up with inputs
-    of the first batch, whose second answers do not count: every input is answered in the mode
+    of the first batch, whose second answers do not count: every input is answered at the point
     that is measured. Next-token tasks are judged by the last token that has a label.
 
     Args:
         model: one of ours, or any module that keeps to :class:`~mimonets.models.MultipleInput`.
         batches: :class:`~mimonets.data.Batches`, or a PyTorch ``DataLoader``, best not shuffled:
             the order decides which inputs share a pass.
-        active_streams: the modes; by default only the fastest.
+        points: their numbers, such as numbers of active streams; by default only the fastest.
+
+    Returns:
+        What was found, by the number of the point.
     """
     batches = as_batches(batches)
-    modes = [model.num_streams] if active_streams is None else list(active_streams)
-    for mode in modes:
-        check_active_streams(mode, model.num_streams)
-    with evaluating(model):
-        return {mode: _measure(model, batches, mode) for mode in modes}
+    chosen = [find_point(model, number) for number in points or (None,)]
+    with eval_mode(model):
+        return {point.number: _measure(model, batches, point) for point in chosen}
 
 
-def _measure(model: Any, batches: Batches, mode: int) -> ModeAccuracy:
-    all_logits, all_labels = answers(model, batches, mode)
+def _measure(model: Any, batches: Batches, point: OperatingPoint) -> PointAccuracy:
+    all_logits, all_labels = answers(model, batches, point)
+    group = point.inputs_per_pass
     right = all_logits.argmax(dim=-1) == all_labels
-    return ModeAccuracy(
-        active_streams=mode,
+    return PointAccuracy(
+        active_streams=group,
         correct=int(right.sum()),
         total=len(right),
         loss=float(F.cross_entropy(all_logits, all_labels)),
         calibration_error=expected_calibration_error(all_logits, all_labels),
         per_stream=tuple(
-            float(right[position::mode].float().mean()) for position in range(min(mode, len(right)))
+            float(right[position::group].float().mean())
+            for position in range(min(group, len(right)))
         ),
     )
 
 
-def answers(model: Any, batches: Batches, mode: int) -> tuple[Tensor, Tensor]:
-    """Run a mode over all inputs: logits (n, c) and labels (n,), on the model's device.
+def answers(model: Any, batches: Batches, point: OperatingPoint) -> tuple[Tensor, Tensor]:
+    """Answer all inputs at one point: logits (n, c) and labels (n,), on the model's device.
 
     Nothing is read back while it runs, so that a GPU is never waited for.
     """
     device = device_of(model)
     logits, labels = [], []
-    for *inputs, wanted in _whole_groups(batches, mode):
+    for *inputs, wanted in _whole_groups(batches, point.inputs_per_pass):
         x, *mask = (part.to(device, non_blocking=True) for part in inputs)
         arguments = {"mask": mask[0]} if mask else {}
-        found = model(x, active_streams=mode, **arguments)
+        found = model(x, **point.options, **arguments)
         found, wanted = final_token(found[: len(wanted)], wanted.to(device, non_blocking=True))
         logits.append(found.float())
         labels.append(wanted)
@@ -109,7 +112,7 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if held is None else held.device
 
 
-def _whole_groups(batches: Batches, mode: int) -> Iterator[tuple[Tensor, ...]]:
+def _whole_groups(batches: Batches, group: int) -> Iterator[tuple[Tensor, ...]]:
     """Yield batches cut so that groups are whole; the last may hold inputs without a label."""
     first: tuple[Tensor, ...] | None = None
     waiting: tuple[Tensor, ...] | None = None
@@ -117,7 +120,7 @@ def _whole_groups(batches: Batches, mode: int) -> Iterator[tuple[Tensor, ...]]:
         first = batch if first is None else first
         whole = batch if waiting is None else _join(waiting, batch)
         # A pair of documents is two inputs of a group, and one answer.
-        size = mode // math.gcd(mode, 2) if _is_pairs(batch) else mode
+        size = group // math.gcd(group, 2) if _is_pairs(batch) else group
         cut = len(whole[-1]) // size * size
         if cut:
             yield tuple(part[:cut] for part in whole)

@@ -1,4 +1,4 @@
-"""Race the modes of models against each other and against what one would run instead."""
+"""Race the operating points of models against each other and what one would run instead."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from mimonets._device import to_channels_last
 from mimonets._memory import keep_freed_memory
-from mimonets.evaluation.macs import default_modes
+from mimonets._operating_point import OperatingPoint
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
-from mimonets.models import MultipleInput, alternatives_of, name_of
+from mimonets.models import MultipleInput, alternatives_of, find_point, name_of, usual_points
 from mimonets.models.base import Model
 from mimonets.models.registry import model_class_for
-from mimonets.vsa import check_active_streams
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,13 @@ class BenchSettings:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Timings of all modes of some models and of what one would run instead."""
+    """Timings of operating points of some models, and of what one would run instead."""
 
     settings: BenchSettings
     timings: list[Timing]
-    modes: dict[str, int]  # contender -> active streams, for the modes of the models themselves
+    modes: dict[str, int]  # contender -> inputs per pass, of the models themselves
     networks: dict[str, Any]  # contender -> its config, or the model where there is none
+    points: dict[str, OperatingPoint]  # contender -> where it runs
     baselines: list[str]
     time_shares: dict[str, dict[str, float]]  # mode -> part -> share of the time
     peak_bytes: dict[str, int]  # contender -> memory of one pass beyond weights and inputs
@@ -80,22 +80,32 @@ class BenchResult:
         }
 
 
+@dataclass(frozen=True)
+class _Entry:
+    model: Any
+    point: OperatingPoint
+
+    def runner(self, inputs: Tensor, settings: BenchSettings) -> Callable[[], Any]:
+        run = torch.compile(self.model) if settings.compile else self.model
+        return partial(run, inputs, **self.point.options)
+
+
 @torch.inference_mode()
 def bench(
     models: Any | Sequence[Any],
-    modes: Sequence[int | None] | None = None,
+    points: Sequence[int | None] | None = None,
     settings: BenchSettings | None = None,
     *,
     after_round: Callable[[], object] = lambda: None,
 ) -> BenchResult:
-    """Time modes of one or more models against what one would run instead.
+    """Time operating points of one or more models against what one would run instead.
 
     Args:
         models: that take the same inputs: configs of ours, whose weights are then random, which
             changes no speed; or anything that keeps to
             :class:`~mimonets.models.MultipleInput`.
-        modes: numbers of active streams, None for all that a model has; by default the divisors
-            of each model's streams, or all up to four.
+        points: their numbers, such as numbers of active streams, None for the fastest of a model;
+            by default :func:`~mimonets.models.usual_points`.
         settings: batch size, rounds and so on.
         after_round: called after each round, for a progress bar.
     """
@@ -104,7 +114,7 @@ def bench(
         torch.set_num_threads(settings.threads)
     if settings.keep_memory:
         keep_freed_memory()
-    entries: dict[str, tuple[Any, int, Any]] = {}
+    entries: dict[str, _Entry] = {}
     others: dict[str, nn.Module] = {}
     named: dict[str, int] = {}  # how many of the models have this name
     for network in models if isinstance(models, list | tuple) else [models]:
@@ -112,24 +122,19 @@ def bench(
         name = name_of(model)
         named[name] = named.get(name, 0) + 1
         name += f" #{named[name]}" if named[name] > 1 else ""
-        if getattr(model, "num_gears", 1) > 1:
-            for gear in range(1, model.num_gears + 1):
-                entries[f"{name}, gear {gear}"] = (model.in_gear(gear), 1, model.in_gear(gear))
-            continue
-        for wanted in modes or default_modes(model.num_streams):
-            mode = check_active_streams(wanted, model.num_streams)
-            entries[f"{name}, {mode} active"] = (model, mode, _described(model))
+        for point in [find_point(model, number) for number in points or ()] or usual_points(model):
+            entries[f"{name}, {point.name}"] = _Entry(model, point)
         for alternative in alternatives_of(model):
             other = build(alternative, settings)
             same = [one for one in others.values() if _described(one) == _described(other)]
             number = sum(name_of(one) == name_of(other) for one in others.values())
             if not same:
                 others[name_of(other) + (f" #{number + 1}" if number else "")] = other
-    own = {name: mode for name, (_, mode, _) in entries.items()}
-    entries |= {name: (other, 1, _described(other)) for name, other in others.items()}
+    own = {name: entry.point.inputs_per_pass for name, entry in entries.items()}
+    entries |= {name: _Entry(other, find_point(other, None)) for name, other in others.items()}
 
     examples = {
-        name: model.example_inputs(settings.batch_size) for name, (model, *_) in entries.items()
+        name: entry.model.example_inputs(settings.batch_size) for name, entry in entries.items()
     }
     first = next(iter(examples))
     for name, example in examples.items():
@@ -141,8 +146,8 @@ def bench(
             )
     inputs = _place_inputs(examples[first], settings)
     contenders = [
-        _contender(name, model, inputs, mode, settings)
-        for name, (model, mode, _) in entries.items()
+        Contender(name, entry.runner(inputs, settings), inputs=len(inputs))
+        for name, entry in entries.items()
     ]
     timings = race(
         contenders, rounds=settings.rounds, warmup=settings.warmup, after_round=after_round
@@ -151,19 +156,22 @@ def bench(
         settings=settings,
         timings=timings,
         modes=own,
-        networks={name: network for name, (_, _, network) in entries.items()},
+        networks={name: _described(entry.model) for name, entry in entries.items()},
+        points={name: entry.point for name, entry in entries.items()},
         baselines=list(others),
         time_shares={
             name: time_shares(
-                entries[name][0], inputs, rounds=min(5, settings.rounds), active_streams=mode
+                entries[name].model,
+                inputs,
+                rounds=min(5, settings.rounds),
+                **entries[name].point.options,
             )
-            for name, mode in own.items()
-            # Not where parts are inside the blocks, or inside a network in a gear.
-            if not getattr(entries[name][0], "cost_parts", ()) and " gear " not in name
+            for name in own
+            if not getattr(entries[name].model, "cost_parts", ())  # parts are inside the blocks
         },
         peak_bytes={
-            name: peak_memory(partial(model, inputs, active_streams=mode))
-            for name, (model, mode, _) in entries.items()
+            name: peak_memory(partial(entry.model, inputs, **entry.point.options))
+            for name, entry in entries.items()
         },
     )
 
@@ -202,10 +210,3 @@ def _place(model: nn.Module, settings: BenchSettings) -> nn.Module:
     if settings.memory_format == "channels_last":
         to_channels_last(model)
     return model
-
-
-def _contender(
-    name: str, model: nn.Module, inputs: Tensor, mode: int, settings: BenchSettings
-) -> Contender:
-    run = torch.compile(model) if settings.compile else model
-    return Contender(name, lambda: run(inputs, active_streams=mode), inputs=len(inputs))

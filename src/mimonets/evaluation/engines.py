@@ -18,11 +18,10 @@ from torch import nn
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import did_you_mean
 from mimonets.evaluation.bench import BenchSettings, build
-from mimonets.evaluation.macs import count_macs, default_modes
+from mimonets.evaluation.macs import count_macs
 from mimonets.evaluation.throughput import Contender, Timing, quartiles, race
-from mimonets.inference import BACKENDS, Engine, export
-from mimonets.models import alternatives_of, name_of
-from mimonets.vsa import check_active_streams
+from mimonets.inference import BACKENDS, Engine, ExportOptions, export
+from mimonets.models import alternatives_of, find_point, name_of, usual_points
 
 IN_MEMORY = {"eager": "torch", "compiled": "compiled"}  # what needs no export
 SIZE = 1536  # of the matrices whose product is the machine's best
@@ -76,8 +75,8 @@ def bench_engines(
         keep_freed_memory()
     model = build(network, settings)
     plain = [build(other, settings) for other in alternatives_of(model)][-1:]
-    wanted = [check_active_streams(m, model.num_streams) for m in modes or ()]
-    chosen = wanted or default_modes(model.num_streams)
+    points = [find_point(model, number) for number in modes or ()] or usual_points(model)
+    chosen = [point.inputs_per_pass for point in points]
     names = [name_of(one) for one in (model, *plain)]
     inputs = model.example_inputs(settings.batch_size).numpy()
 
@@ -161,11 +160,10 @@ def _export(model: Any, folder: Path, int8: Sequence[str]) -> Path:
     return export(
         model,
         folder,
-        int8=int8 or None,
-        calibration=[inputs],
+        int8=[inputs] if int8 else None,
         evaluation=[(inputs, labels)] if int8 else None,
-        max_loss=100,
         measure=False,
+        options=ExportOptions(max_loss=100, int8_runtimes=int8 or None),
     )
 
 

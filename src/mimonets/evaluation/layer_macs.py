@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
 from mimonets.bindings import PositionBinding
-from mimonets.layers import ShiftedReLU, StreamBatchNorm, StreamUnbinding, TiedLayer
+from mimonets.layers import ShiftedReLU, StreamBatchNorm, StreamUnbinding
 from mimonets.models.baselines.datamux_former import GaussianMultiplexing
-from mimonets.models.baselines.geared import GearConv2d, GearLinear
+from mimonets.models.baselines.slimmable import SlimmableConv2d, SlimmableLinear
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
 
 
@@ -69,17 +69,12 @@ def _(layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], output: Tensor) 
 
 
 @layer_macs.register
-def _(layer: TiedLayer, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
-    return Macs(output.numel() * layer.lanes * layer.own[0].numel())  # dense over all lanes
-
-
-@layer_macs.register
-def _(layer: GearConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+def _(layer: SlimmableConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
     return Macs(output.numel() * inputs[0].shape[1] * layer.weight[0, 0].numel())
 
 
 @layer_macs.register
-def _(layer: GearLinear, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+def _(layer: SlimmableLinear, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
     return Macs(output.numel() * inputs[0].shape[1])
 
 

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from mimonets._operating_point import OperatingPoint
 from mimonets.evaluation.layer_macs import has_formula, is_known, layer_macs
-from mimonets.models import Model, cost_part_of
+from mimonets.models import Model, cost_part_of, find_point, usual_points
 from mimonets.models.registry import model_class_for
-from mimonets.vsa import check_active_streams
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PartCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs per input in one mode.
+    """What a network costs per input at one operating point.
 
     >>> from mimonets import MIMOConvConfig
     >>> cost = count_macs(MIMOConvConfig(num_streams=4))
@@ -47,8 +47,13 @@ class Cost:
     (1339, 4.19)
     """
 
-    active_streams: int
+    point: OperatingPoint
     parts: tuple[PartCost, ...]
+
+    @property
+    def active_streams(self) -> int:
+        """How many inputs share a pass."""
+        return self.point.inputs_per_pass
 
     @property
     def plain(self) -> float:
@@ -73,34 +78,18 @@ def count_macs(model: Model | nn.Module | Any, active_streams: int | None = None
         model: a model, the config of one of ours, or any module that has ``num_streams`` (1 if it
             does not say), ``example_inputs(batch_size)`` and
             ``forward(inputs, active_streams=...)``.
-        active_streams: the mode; by default all streams busy.
+        active_streams: the operating point, by its number; by default all streams busy.
     """
-    return count_modes(model, [active_streams])[0]
+    return count_points(model, [active_streams])[0]
 
 
-def count_modes(
-    model: Model | nn.Module | Any, modes: Iterable[int | None] | None = None
+def count_points(
+    model: Model | nn.Module | Any, numbers: Iterable[int | None] | None = None
 ) -> list[Cost]:
-    """Count the cost of several modes; by default :func:`default_modes`, from slow to fast.
-
-    Of a network with gears it is the cost of every gear.
-    """
+    """Count the cost at several operating points; by default the usual ones, from slow to fast."""
     hollow: Any = _hollow(model)
-    if getattr(hollow, "num_gears", 1) > 1:
-        gears = range(1, hollow.num_gears + 1)
-        return [_count(hollow.in_gear(gear), 1, 1) for gear in gears]
-    streams = getattr(hollow, "num_streams", 1)
-    return [_count(hollow, mode, streams) for mode in modes or default_modes(streams)]
-
-
-def default_modes(num_streams: int) -> list[int]:
-    """Choose the modes worth looking at: all up to four streams, else those that spread evenly.
-
-    >>> default_modes(4), default_modes(16)
-    ([1, 2, 3, 4], [1, 2, 4, 8, 16])
-    """
-    every = range(1, num_streams + 1)
-    return [mode for mode in every if num_streams <= 4 or num_streams % mode == 0]
+    points = [find_point(hollow, number) for number in numbers or ()] or usual_points(hollow)
+    return [_count(hollow, point) for point in points]
 
 
 def _hollow(model: Model | nn.Module | Any) -> nn.Module:
@@ -126,16 +115,18 @@ def _without_memory(tensor: Tensor) -> Tensor:
     )
 
 
-def _count(hollow: nn.Module, mode: int | None, streams: int) -> Cost:
-    active = check_active_streams(mode, streams)
+def _count(hollow: nn.Module, point: OperatingPoint) -> Cost:
+    active = point.inputs_per_pass
     with torch.device("meta"):
         group = hollow.example_inputs(active).to("meta")  # type: ignore[operator]
     clerk = _Clerk(hollow)
-    arguments = {} if streams == 1 and not isinstance(hollow, Model) else {"active_streams": active}
+    # A third-party network of one input per pass need not take ``active_streams``.
+    plain = getattr(hollow, "num_streams", 1) == 1 and not isinstance(hollow, Model)
+    options = {} if plain else point.options
     with torch.no_grad(), clerk:
-        hollow(group, **arguments)
+        hollow(group, **options)
     return Cost(
-        active_streams=active,
+        point=point,
         parts=tuple(
             PartCost(name, products / active, (products + elements) / active)
             for name, (products, elements) in clerk.tally.items()

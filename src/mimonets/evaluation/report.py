@@ -7,8 +7,9 @@ from typing import Any
 from rich.table import Table
 
 from mimonets._figure import new_axes, save_figure
+from mimonets._operating_point import OperatingPoint
 from mimonets._show import mmac
-from mimonets.evaluation.accuracy import ModeAccuracy
+from mimonets.evaluation.accuracy import PointAccuracy
 from mimonets.evaluation.bench import BenchResult
 from mimonets.evaluation.macs import Cost
 
@@ -17,6 +18,7 @@ def cost_dict(costs: Sequence[Cost]) -> list[dict[str, Any]]:
     """Give costs as plain data for JSON, in MACs per input."""
     return [
         {
+            "point": cost.point.name,
             "active_streams": cost.active_streams,
             "paper": {**{part.name: part.paper for part in cost.parts}, "total": cost.paper},
             "plain": {**{part.name: part.plain for part in cost.parts}, "total": cost.plain},
@@ -63,28 +65,25 @@ def shares_line(result: BenchResult) -> str:
 
 
 def accuracy_table(
-    title: str,
-    found: Mapping[int, ModeAccuracy],
-    costs: Mapping[int, float],
-    points: str = "active streams",
+    title: str, rows: Sequence[tuple[OperatingPoint, PointAccuracy, float]]
 ) -> Table:
-    """Lay out accuracy by mode or gear, with how sure we are of it and what it costs."""
+    """Lay out accuracy by operating point, with how sure we are of it and what it costs."""
     table = Table(title=title)
-    for name in (points, "accuracy", "95 % interval", "by position", "loss"):
+    for name in ("operating point", "accuracy", "95 % interval", "by position", "loss"):
         table.add_column(name, justify="right")
     table.add_column("calibration error", justify="right")
     table.add_column("MMAC/input", justify="right")
-    for mode, result in found.items():
+    for point, result, macs in rows:
         low, high = result.interval
         worst, best = min(result.per_stream), max(result.per_stream)
         table.add_row(
-            str(mode),
+            point.name,
             f"{result.accuracy:.2%}",
             f"{low:.2%} to {high:.2%}",
             f"{worst:.2%} to {best:.2%}",
             f"{result.loss:.3f}",
             f"{result.calibration_error:.3f}",
-            mmac(costs[mode]),
+            mmac(macs),
         )
     return table
 

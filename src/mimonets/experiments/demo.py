@@ -1,4 +1,4 @@
-"""The demo: a network with three gears and a plain network of the same size, side by side."""
+"""The demo: a network with three operating points beside a plain one of the same size."""
 
 import json
 import shlex
@@ -24,8 +24,8 @@ MODES = {1: "slow", 2: "normal", 4: "fast"}
 
 
 @dataclass(frozen=True)
-class ModeResult:
-    """Accuracy, speed and cost of one network in one mode."""
+class PointResult:
+    """Accuracy, speed and cost of one network at one operating point."""
 
     name: str
     inputs_per_pass: int
@@ -60,7 +60,7 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[
     return record
 
 
-def demo_table(rows: Sequence[ModeResult]) -> Table:
+def demo_table(rows: Sequence[PointResult]) -> Table:
     """Lay out accuracy, speed and cost of every mode."""
     table = Table(title="297 digits by other writers; one set of weights for slow, normal and fast")
     for name in ("network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"):
@@ -76,7 +76,7 @@ def demo_table(rows: Sequence[ModeResult]) -> Table:
     return table
 
 
-def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[ModeResult]:
+def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[PointResult]:
     """Measure accuracy on the test digits and speed, all networks interleaved."""
     settings = BenchSettings(batch_size=64, rounds=30, warmup=3, threads=1)
     with progress("timing", settings.warmup + settings.rounds) as advance:
@@ -93,11 +93,11 @@ def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[ModeResult]:
             title = type(model).__name__ + (f", {name}" if name else "")
             rate = speed[type(recipe.model), mode]
             macs = count_macs(recipe.model, mode).paper
-            rows.append(ModeResult(title, mode, found[mode].accuracy, rate, macs))
+            rows.append(PointResult(title, mode, found[mode].accuracy, rate, macs))
     return rows
 
 
-def draw(rows: Sequence[ModeResult], path: Path) -> Path | str:
+def draw(rows: Sequence[PointResult], path: Path) -> Path | str:
     """Draw accuracy against throughput, if matplotlib is there."""
     try:
         figure, axes = new_axes()

@@ -4,10 +4,12 @@ A file in ``plans/`` is one experiment; a new file is found by itself. Its ``tri
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
 number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
 the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
-on damaged images and on those foreign ones. ``averages`` are over all rows whose titles begin
-with ``over``, where * stands for anything; ``differences`` are the points by which the row titled
-``of``, a trial or an average, lies above the one titled ``from``. In plots, rows of a ``group``
-form a line, groups "a" and "a + b" share a colour, and every ``variant`` has a panel.
+on damaged images and on those foreign ones. A trial whose code is gone names the last commit that
+has it as ``removed``: its recorded runs stay in the result, and it is not trained. ``averages`` are
+over all rows whose titles begin with ``over``, where * stands for anything; ``differences`` are the
+points by which the row titled ``of``, a trial or an average, lies above the one titled ``from``. In
+plots, rows of a ``group`` form a line, groups "a" and "a + b" share a colour, and every ``variant``
+has a panel.
 """
 
 from collections.abc import Mapping
@@ -20,6 +22,8 @@ from typing import Any
 import yaml
 
 from mimonets._messages import did_you_mean, shorten
+from mimonets._operating_point import OperatingPoint, stream_points
+from mimonets.models import find_point, operating_points
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.families import former_names
 
@@ -41,7 +45,7 @@ PLAN_KEYS: Keys = {
 TRIAL_KEYS: Keys = {
     **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
     **{"group": str, "variant": str, "our_recipe": bool, "scaled_down": bool, "note": str},
-    **{"teacher": str, "foreign": str},
+    **{"teacher": str, "foreign": str, "removed": str},
 }
 AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
 DIFFERENCE_KEYS: Keys = {"title": str, "of": str, "from": str, "paper": (int, float)}
@@ -67,17 +71,24 @@ class Trial:
     note: str = ""
     teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
     foreign: str = ""  # images of no class: judge the network on these and on damaged ones too
+    removed: str = ""  # the last commit that can train it, if this one cannot
 
     @cached_property
+    def points(self) -> tuple[OperatingPoint, ...]:
+        """Operating points to test: by default those with the most inputs per pass."""
+        if self.removed:  # there is no network to ask
+            modes = self.only_modes or (1,)
+            return tuple(p for p in stream_points(max(modes)) if p.number in modes)
+        network = self.load(0).model
+        if self.only_modes is not None:
+            return tuple(find_point(network, mode) for mode in self.only_modes)
+        every = operating_points(network)
+        return tuple(p for p in every if p.inputs_per_pass == every[-1].inputs_per_pass)
+
+    @property
     def modes(self) -> tuple[int, ...]:
-        """Numbers of active streams to test."""
-        return self.only_modes or (getattr(self.load(0).model, "num_streams", 1),)
-
-    @cached_property
-    def gears(self) -> tuple[int, ...]:
-        """Gears to test, of a network that has them; it has no modes then."""
-        gears = getattr(self.load(0).model, "num_gears", 1)
-        return tuple(range(1, gears + 1)) if gears > 1 else ()
+        """Numbers of the operating points to test."""
+        return tuple(point.number for point in self.points)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,6 +102,8 @@ class Trial:
 
     def commands(self) -> list[str]:
         """Say how to train it by hand, into the folders that ``mimonets reproduce`` looks in."""
+        if self.removed:
+            return []
         changes = "".join(f" --set {setting}" for setting in self.settings)
         place = f"runs/reproduce/{self.name}"
         if not self.teacher and len(self.seeds) > 1:
@@ -109,6 +122,8 @@ class Trial:
 
     def scaled(self, factor: float) -> "Trial":
         """Train for a fraction of the epochs and steps, in folders of its own."""
+        if self.removed:
+            return replace(self, name=f"{self.name},scale={factor:g}", scaled_down=True)
         train = self.load(0).train
         shorter = {"epochs": train.epochs, "steps": train.steps}
         if train.warmup >= 1:  # in steps; else it is a fraction of them
@@ -284,6 +299,7 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
         note=content.get("note", ""),
         teacher=content.get("teacher", ""),
         foreign=content.get("foreign", ""),
+        removed=content.get("removed", ""),
     )
 
 

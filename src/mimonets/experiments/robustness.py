@@ -1,4 +1,4 @@
-"""Judge a network on clean, damaged and foreign images, mode by mode."""
+"""Judge a network on clean, damaged and foreign images, at each operating point."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from mimonets.evaluation.accuracy import answers
 from mimonets.experiments.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 from mimonets.experiments.foreign import foreign_images
 from mimonets.experiments.uncertainty import auroc, confidence, judge
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode, find_point
 
 MOST_DAMAGED = 2_000  # images that are damaged in every way: the first of all
 
@@ -49,8 +49,12 @@ def judge_everywhere(
     }
 
     def logits(data: ImageSet, mode: int) -> tuple[Tensor, Tensor]:
-        with evaluating(model):
-            return answers(model, evaluation_batches(data, statistics=batches.statistics), mode)
+        with eval_mode(model):
+            return answers(
+                model,
+                evaluation_batches(data, statistics=batches.statistics),
+                find_point(model, mode),
+            )
 
     found: dict[str, Any] = {}
     for mode in modes:

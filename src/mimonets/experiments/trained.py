@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from mimonets._files import write_text
+from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row, accuracy_row, same_within
@@ -35,7 +36,8 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
             f"{', '.join(_label(*job) for job in jobs[:3])}, ..."
         )
     if options.train:
-        for trial, seed in sorted(jobs, key=lambda job: job[1]):  # first all with the first seed
+        here = [job for job in jobs if not job[0].removed]
+        for trial, seed in sorted(here, key=lambda job: job[1]):  # first all with the first seed
             if options.only in _label(trial, seed) and not _earlier_run(trial, seed, options):
                 for teacher in plan.teachers_of(trial):
                     train_and_test(teacher, seed, options)
@@ -77,15 +79,14 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
         write_text(folder / DIVERGED, json.dumps({"reason": str(error)}) + "\n")
         options.tell(f"diverged {_label(trial, seed)}: {error}")
         return
-    tested = _read(folder / "test.json") if (folder / "test.json").exists() else {}
-    kind = "gears" if trial.gears else "modes"
-    missing = [one for one in trial.gears or trial.modes if str(one) not in tested.get(kind, {})]
+    tested = _read_tested(folder)
+    missing = [number for number in trial.modes if str(number) not in tested]
     if missing:
         measured = measure_run(folder, "test", missing, data)
-        found = {str(mode): {**found.as_dict(), "macs": macs} for mode, found, macs in measured}
-        tested = {"environment": environment(), kind: {**tested.get(kind, {}), **found}}
-        write_text(folder / "test.json", json.dumps(tested, indent=1) + "\n")
-        accuracies = ", ".join(f"{found.accuracy:.2%} ({mode})" for mode, found, _ in measured)
+        found = {str(p.number): {**found.as_dict(), "macs": macs} for p, found, macs in measured}
+        record = {"environment": environment(), "points": {**tested, **found}}
+        write_text(folder / "test.json", json.dumps(record, indent=1) + "\n")
+        accuracies = ", ".join(f"{found.accuracy:.2%} ({p.name})" for p, found, _ in measured)
         options.tell(f"tested {_label(trial, seed)}: {accuracies}")
     if trial.foreign and not (folder / UNCERTAINTY).exists():
         judged = measure_uncertainty(folder, trial.modes, trial.foreign, options.data_dir, data)
@@ -109,13 +110,9 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
     """Collect what a finished run left behind; None if it has not finished."""
     folder = run_folder(trial, seed, runs)
     diverged = (folder / DIVERGED).exists()
-    points = trial.gears or trial.modes
-    tested = {}
-    if not diverged:
-        found = _read(folder / "test.json") if (folder / "test.json").exists() else {}
-        tested = found.get("gears" if trial.gears else "modes", {})
-        if any(str(point) not in tested for point in points):
-            return None
+    tested = {} if diverged else _read_tested(folder)
+    if not diverged and any(str(number) not in tested for number in trial.modes):
+        return None
     where = _read(folder / "environment.json")
     epochs = RunFolder(folder, writes=False).history()
     stride = max(1, -(-len(epochs) // HISTORY_ROWS))
@@ -150,7 +147,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
 def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
     """Find the run among those of result files, tested in all that this trial is tested in."""
     mine = (run for run in options.earlier if run["trial"] in trial.names and run["seed"] == seed)
-    points = {str(point) for point in trial.gears or trial.modes}
+    points = {str(number) for number in trial.modes}
     return next(
         (
             run
@@ -165,13 +162,14 @@ def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
-    """Compare a trial with the paper, one row per mode or gear."""
+    """Compare a trial with the paper, one row per operating point."""
     mine = [run for run in runs if run["trial"] in trial.names]
     diverged = sum("diverged" in run for run in mine)
     mine = [run for run in mine if "test" in run]
     note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
-    for mode, title in row_titles(trial).items():
+    for point, title in row_titles(trial):
+        mode = point.number
         found = [run["test"][str(mode)] for run in mine]
         by_seed = {run["seed"]: 100 * run["test"][str(mode)]["accuracy"] for run in mine}
         rows.append(
@@ -186,7 +184,7 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 macs=found[0]["macs"] if found else None,
                 group=trial.group,
                 variant=trial.variant,
-                streams=1 if trial.gears else mode,
+                streams=point.inputs_per_pass,
                 diverged=diverged,
                 note=note,
             )
@@ -198,12 +196,10 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     return rows
 
 
-def row_titles(trial: Trial) -> dict[int, str]:
-    """Name what is measured of a trial: by gear, or by number of active streams."""
-    if trial.gears:
-        return {gear: f"{trial.title}, gear {gear}" for gear in trial.gears}
-    several = len(trial.modes) > 1
-    return {mode: trial.title + (f", {mode} active" if several else "") for mode in trial.modes}
+def row_titles(trial: Trial) -> list[tuple[OperatingPoint, str]]:
+    """Name what is measured of a trial: an operating point, if there are several."""
+    several = len(trial.points) > 1
+    return [(p, trial.title + (f", {p.name}" if several else "")) for p in trial.points]
 
 
 def average_row(average: Average, rows: list[Row]) -> Row:
@@ -267,6 +263,14 @@ def run_folder(trial: Trial, seed: int, runs: Path) -> Path:
     """Where a run is kept: under its name, or a former one if it is there."""
     places = [runs / name / f"seed-{seed}" for name in trial.names]
     return next((place for place in places if place.is_dir()), places[0])
+
+
+def _read_tested(folder: Path) -> dict[str, Any]:
+    """Read what a run got on the test data, by the number of the operating point."""
+    path = folder / "test.json"
+    found = _read(path) if path.exists() else {}
+    # Version 0.2.0 wrote the points of slimmable networks as gears, and all others as modes.
+    return next((found[name] for name in ("points", "gears", "modes") if name in found), {})
 
 
 def _read(path: Path) -> Any:

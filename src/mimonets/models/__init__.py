@@ -7,11 +7,12 @@ from mimonets.models.base import (
     MultipleInput,
     alternatives_of,
     cost_part_of,
+    eval_mode,
     name_of,
 )
 from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
 from mimonets.models.baselines.datamux_former import DataMUXFormer, DataMUXFormerConfig
-from mimonets.models.baselines.geared import GearedWideResNet, GearedWideResNetConfig
+from mimonets.models.baselines.slimmable import SlimmableWideResNet, SlimmableWideResNetConfig
 from mimonets.models.baselines.transformer import Performer, PerformerConfig, Transformer
 from mimonets.models.baselines.wide_resnet import (
     WideIsoNet,
@@ -22,10 +23,17 @@ from mimonets.models.baselines.wide_resnet import (
 from mimonets.models.builders import register_builder
 from mimonets.models.mimoconv import MIMOConv, MIMOConvConfig
 from mimonets.models.mimoformer import MIMOFormer, MIMOFormerConfig
+from mimonets.models.operating_points import (
+    FixedAt,
+    find_point,
+    fixed_at,
+    operating_points,
+    usual_points,
+)
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
 from mimonets.models.superposed import Superposed, superpose
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 __all__ = [
     "MODELS",
@@ -33,8 +41,7 @@ __all__ = [
     "DataMUXConvConfig",
     "DataMUXFormer",
     "DataMUXFormerConfig",
-    "GearedWideResNet",
-    "GearedWideResNetConfig",
+    "FixedAt",
     "ImageModel",
     "MIMOConv",
     "MIMOConvConfig",
@@ -45,6 +52,8 @@ __all__ = [
     "Performer",
     "PerformerConfig",
     "SequenceModel",
+    "SlimmableWideResNet",
+    "SlimmableWideResNetConfig",
     "Superposed",
     "SuperposedConfig",
     "Transformer",
@@ -55,10 +64,14 @@ __all__ = [
     "WideResNetConfig",
     "alternatives_of",
     "cost_part_of",
+    "eval_mode",
+    "find_point",
+    "fixed_at",
     "name_of",
+    "operating_points",
     "register_builder",
     "superpose",
+    "usual_points",
 ]
 
-_MOVED = ("ModelCard", "load", "read_config", "save")
-__getattr__ = renamed(__name__, {name: f"mimonets.checkpoints.{name}" for name in _MOVED})
+__getattr__ = renamed(__name__)

@@ -5,17 +5,17 @@ from typing import Any
 from mimonets.models.base import Model
 from mimonets.models.baselines.datamux_conv import DataMUXConv
 from mimonets.models.baselines.datamux_former import DataMUXFormer
-from mimonets.models.baselines.geared import GearedWideResNet
+from mimonets.models.baselines.slimmable import SlimmableWideResNet
 from mimonets.models.baselines.transformer import Performer, Transformer
 from mimonets.models.baselines.wide_resnet import WideIsoNet, WideResNet
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 MODELS: dict[str, type[Model]] = {
     model.kind: model
     for model in (
-        *(WideResNet, WideIsoNet, GearedWideResNet, MIMOConv, DataMUXConv),
+        *(WideResNet, WideIsoNet, SlimmableWideResNet, MIMOConv, DataMUXConv),
         *(Transformer, Performer, MIMOFormer, DataMUXFormer),
     )
 }

@@ -13,11 +13,13 @@ from typing import Any
 
 from mimonets.recipes.families import find_recipe, recipe_names
 
-Rows = list[dict[str, Any]]  # a mode each, as mimonets.evaluation.report.cost_dict gives them
+Rows = list[
+    dict[str, Any]
+]  # an operating point each, as mimonets.evaluation.report.cost_dict gives them
 
 
 def known_costs(recipe: str) -> Rows | None:
-    """Look up the cost of a recipe's network in its usual modes; None if it was not counted.
+    """Look up the cost of a recipe's network at its usual points; None if it was not counted.
 
     >>> rows = known_costs("digits-mimoconv-n4")
     >>> [row["active_streams"] for row in rows]
@@ -35,18 +37,14 @@ def settings_digest(recipe: str) -> str:
 
 
 def count_costs(
-    recipe_or_folder: str, overrides: Sequence[str] = (), modes: Iterable[int | None] | None = None
+    recipe_or_folder: str, overrides: Sequence[str] = (), points: Iterable[int | None] | None = None
 ) -> Rows:
-    """Count what a network costs, by default in its usual modes; or in every gear."""
-    from mimonets.evaluation import count_modes
+    """Count what a network costs, by default at its usual operating points."""
+    from mimonets.evaluation import count_points
     from mimonets.evaluation.report import cost_dict
     from mimonets.recipes.loader import model_config
 
-    model = model_config(recipe_or_folder, overrides)
-    rows = cost_dict(count_modes(model, modes))
-    if getattr(model, "num_gears", 1) > 1:
-        return [{"gear": gear, **row} for gear, row in enumerate(rows, start=1)]
-    return rows
+    return cost_dict(count_points(model_config(recipe_or_folder, overrides), points))
 
 
 def write_costs(path: Path) -> None:

@@ -9,20 +9,19 @@ import torch
 
 from mimonets._device import choose_device
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import OperatingPoint
 from mimonets.checkpoints import load
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
 from mimonets.data.registry import split_batches as data_batches
 from mimonets.data.registry import training_statistics
 from mimonets.data.sets import ImageSet
-from mimonets.evaluation.accuracy import ModeAccuracy, evaluate
-from mimonets.evaluation.macs import count_macs, default_modes
-from mimonets.models import Model, Superposed
+from mimonets.evaluation.accuracy import PointAccuracy, evaluate
+from mimonets.evaluation.macs import count_macs
+from mimonets.models import Model, Superposed, find_point, usual_points
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train
-from mimonets.training.identity import Identity
-from mimonets.training.run_folder import RunFolder, read_recipe
-from mimonets.vsa import check_active_streams
+from mimonets.training.run_folder import choose_model, find_finished, read_recipe
 
 
 def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> TrainResult:
@@ -39,15 +38,8 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
         "data": recipe.data,
         "augment": recipe.augment,
     }
-    run = RunFolder(run_dir, writes=False)
-    run.check(Identity.of(model, recipe.train, sections), resume=resume)
-    finished = run.result() if resume else None
+    finished = find_finished(run_dir, model, recipe.train, sections, resume=resume)
     if finished is not None:
-        if recipe.train.keep not in (None, finished.keep):
-            raise ValueError(
-                f"The run in {run_dir} has finished and kept its {finished.keep} model: "
-                f"`mimonets evaluate --which {recipe.train.keep}` measures the other one."
-            )
         return finished
     splits = load_data(recipe.data)
     train_batches = make_train_batches(recipe, splits)
@@ -172,62 +164,26 @@ def split_batches(
     return data_batches(recipe.data, split, spec=spec, device=device)
 
 
-def choose_model(folder: str | Path, which: str | None = None) -> tuple[str, Path]:
-    """Find the model of a run to measure: best on the validation data, or last.
-
-    By default the one that the run kept (``train.keep``): the best where there was validation data
-    to choose by. Returns its name, best or last, and its folder.
-    """
-    folder = Path(folder)
-    models = {"best": folder / "best", "last": folder / "model"}
-    if which not in (None, *models):
-        raise ValueError(f"A run has no model {which!r}: choose best or last.")
-    read_recipe(folder)
-    result = RunFolder(folder, writes=False).result()
-    if which != "best" and not models["last"].is_dir():
-        so_far = (
-            "or measure the best model so far with --which best"
-            if models["best"].is_dir()
-            else "it has no model yet"
-        )
-        raise ValueError(f"The run in {folder} has not finished: resume it (--resume), {so_far}.")
-    chosen = which or ("last" if result is None else result.keep)
-    if not models[chosen].is_dir():
-        raise ValueError(
-            f"The run in {folder} kept no best model, as it had no validation data: choose last."
-        )
-    return chosen, models[chosen]
-
-
 def measure_run(
     folder: str | Path,
     split: str,
-    modes: Sequence[int | None] | None = None,
+    points: Sequence[int | None] | None = None,
     overrides: Sequence[str] = (),
     *,
     which: str | None = None,
     device: str | torch.device | None = None,
-) -> list[tuple[int, ModeAccuracy, float]]:
-    """Measure a run's model: active streams, accuracy and MACs per input, mode by mode.
-
-    Of a network with gears (:class:`~mimonets.models.GearedWideResNet`) it is gear by gear.
+) -> list[tuple[OperatingPoint, PointAccuracy, float]]:
+    """Measure a run's model: accuracy and MACs per input, by operating point.
 
     Args:
+        points: their numbers; by default the usual ones.
         which: best or last; by default the one that the run kept, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
     model, batches = open_run(folder, split, overrides, which, device)
-    if getattr(model, "num_gears", 1) > 1:
-        chosen = [mode or model.num_gears for mode in modes or range(1, model.num_gears + 1)]
-        gears = {gear: model.in_gear(gear) for gear in chosen}
-        return [
-            (gear, evaluate(network, batches)[1], count_macs(network).paper)
-            for gear, network in gears.items()
-        ]
-    wanted = modes or default_modes(model.num_streams)
-    chosen = [check_active_streams(mode, model.num_streams) for mode in wanted]
-    found = evaluate(model, batches, chosen)
-    return [(mode, found[mode], count_macs(model, mode).paper) for mode in chosen]
+    chosen = [find_point(model, number) for number in points or ()] or usual_points(model)
+    found = evaluate(model, batches, [point.number for point in chosen])
+    return [(p, found[p.number], count_macs(model, p.number).paper) for p in chosen]
 
 
 def open_run(

@@ -7,8 +7,8 @@ from torch import nn
 from mimonets.data.interface import Batches
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.layers import recalibrate, untrained_modes
-from mimonets.training.result import Row, TrainResult
-from mimonets.training.run_folder import RunFolder
+from mimonets.models import operating_points
+from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.stability import averaged
 from mimonets.training.state import TrainState
 
@@ -40,7 +40,9 @@ def validate(
 ) -> dict[str, Row]:
     """Measure every mode, with averaged weights if there are any, and keep the best model."""
     fabric, config = state.fabric, state.config
-    modes = config.evaluate_modes or tuple(config.mode_shares(state.model.num_streams))
+    shares = config.mode_shares(state.model.num_streams)
+    points = operating_points(state.model)
+    modes = tuple(point.number for point in points if point.inputs_per_pass in shares)
     found: dict[str, Row] = {}
     best = False
     state.statistics.remember()
@@ -62,10 +64,7 @@ def validate(
 
 
 def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None = None) -> None:
-    """Measure batch-norm statistics for the modes that are not trained, or those of them given.
-
-    Also for modes that only a curriculum went through: the weights have moved on since.
-    """
+    """Measure batch-norm statistics for the modes that are not trained, or those of them given."""
     streams = state.model.num_streams
     trained = set(state.config.mode_shares(streams)) - set(untrained_modes(state.model))
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]

@@ -1,18 +1,21 @@
 """Before the first step: processes and devices, and whether model, data and config fit."""
 
+import os
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mimonets._device import to_channels_last
 from mimonets._extras import need
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import first_line
 from mimonets.data.interface import Batches
-from mimonets.training.compiling import cpp_compiler
+from mimonets.models import operating_points
 from mimonets.training.config import TrainConfig
 
 
@@ -24,15 +27,16 @@ def launch_fabric(config: TrainConfig, model: Any) -> Any:
     """
     library = need("lightning_fabric", "Lightning Fabric", extra="train", what="Training")
     # Some steps give some parameters no gradient: the readout's while retrieval warms up, and those
-    # of the gears that do not run. The other processes should not wait for them.
-    unused = config.retrieval > 0 or getattr(model, "num_gears", 1) > 1
+    # of widths that do not run. The other processes should not wait for them.
+    points = [point.inputs_per_pass for point in operating_points(model)]
+    unused = config.retrieval > 0 or len(points) > len(set(points))
     strategy = "ddp_find_unused_parameters_true" if unused else "ddp"
     try:
         fabric = library.Fabric(
             accelerator=config.accelerator,
             devices=config.devices,
-            num_nodes=config.num_nodes,
-            strategy=strategy if config.devices * config.num_nodes > 1 else "auto",
+            num_nodes=num_machines(),
+            strategy=strategy if config.devices * num_machines() > 1 else "auto",
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
     except Exception as error:  # Fabric has many kinds of them
@@ -45,6 +49,27 @@ def launch_fabric(config: TrainConfig, model: Any) -> Any:
     return fabric
 
 
+def num_machines() -> int:
+    """Count the machines that ``torchrun --nnodes`` started; one without it."""
+    return int(os.environ.get("GROUP_WORLD_SIZE", 1))
+
+
+def make_fast(network: nn.Module, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
+    """Give what to call in place of the network: the same weights, laid out and compiled.
+
+    Batches have two sizes, the usual one and an epoch's last: each is compiled by itself.
+    """
+    if device.type == "cuda" or config.compile:
+        to_channels_last(network)
+    return torch.compile(network, dynamic=False) if config.compile else network
+
+
+def cpp_compiler() -> str:
+    """Name the compiler that ``torch.compile`` runs."""
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    return os.environ.get("CXX", usual)
+
+
 @contextmanager
 def workplace(model: nn.Module, config: TrainConfig, device: torch.device) -> Iterator[None]:
     """Training mode, hardware as the config says, random numbers of our own, for a while."""
@@ -52,7 +77,7 @@ def workplace(model: nn.Module, config: TrainConfig, device: torch.device) -> It
     threads = torch.get_num_threads()
     was_training = model.training
     try:
-        with torch.random.fork_rng(), hardware(config, device):
+        with torch.random.fork_rng(), fast_products(device):
             torch.set_num_threads(config.threads or threads)
             model.train()
             yield
@@ -62,14 +87,14 @@ def workplace(model: nn.Module, config: TrainConfig, device: torch.device) -> It
 
 
 @contextmanager
-def hardware(config: TrainConfig, device: torch.device) -> Iterator[None]:
+def fast_products(device: torch.device) -> Iterator[None]:
     """Use TF32 and the fastest convolutions on a CUDA device, for a while; elsewhere nothing."""
     if device.type != "cuda":
         yield
         return
     precision, benchmark = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
-    torch.set_float32_matmul_precision(config.matmul_precision)
-    torch.backends.cudnn.benchmark = config.cudnn_benchmark
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
@@ -113,12 +138,6 @@ def check_fit(
         )
     if config.teacher == "slow" and streams == 1:
         problems.append(f"teacher='slow' needs several streams, and {name} has one.")
-    top = max(config.evaluate_modes or (1,))
-    if top > streams:
-        problems.append(
-            f"evaluate_modes={config.evaluate_modes} asks for {top} active streams, and the model "
-            f"has {streams}."
-        )
     answers = getattr(settings, "num_classes", None)
     classes = getattr(batches, "num_classes", answers)
     next_token = getattr(settings, "head", None) == "next_token"
@@ -138,12 +157,7 @@ def check_fit(
             f"compile=true needs a C++ compiler, and {compiler} is not installed: install it, "
             f"name yours in the environment variable CXX, or set train.compile=false."
         )
-    if config.compile and config.distill_features:
-        problems.append(
-            "distill_features looks into the networks while they run, and compiled ones cannot be "
-            "looked into: set train.compile=false, or train.distill_features=0."
-        )
-    world_size = config.devices * config.num_nodes
+    world_size = config.devices * num_machines()
     if len(batches) < world_size:
         problems.append(
             f"An epoch has {len(batches)} batches, too few for {world_size} processes: lower "

@@ -18,10 +18,11 @@ from mimonets.training.epoch_end import end_epoch, finish, validate
 from mimonets.training.identity import Identity
 from mimonets.training.launch import check_batch, check_fit, launch_fabric, workplace
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
-from mimonets.training.result import Row, TrainResult
-from mimonets.training.run_folder import RunFolder
+from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.state import TrainState
 from mimonets.training.step import take_step
+
+CHECKPOINT_SECONDS = 600.0  # and at every epoch's end
 
 
 def train(
@@ -86,9 +87,7 @@ def train(
                         bar.show(state.step, *state.tally.read(), state.tally.speed())
                     if state.at_end_of_epoch:
                         break
-                    late = time.monotonic() - saved_at > config.checkpoint_seconds
-                    every = config.checkpoint_every
-                    if stop or late or (every is not None and state.step % every == 0):
+                    if stop or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
                         run.save_checkpoint(state.state_dict())
                         saved_at = time.monotonic()
                     if stop:

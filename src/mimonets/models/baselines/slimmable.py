@@ -1,8 +1,8 @@
 """One set of weights at several widths and resolutions: what a network with modes competes with.
 
 Yu et al., "Slimmable neural networks", ICLR 2019; Wang et al., "Resolution switchable networks",
-ECCV 2020. As their authors do, the gears share the weights of the convolutions and of the
-classifier, and each has batch norms of its own.
+ECCV 2020. As their authors do, all operating points share the weights of the convolutions
+and of the classifier, and each has batch norms of its own.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets._config import is_integer, is_number
-from mimonets._inputs import InputSpec
 from mimonets._messages import short
+from mimonets._operating_point import OperatingPoint
 from mimonets.layers import BatchNorm2d, init_convolution
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
 from mimonets.models.baselines.wide_resnet import WideResNetConfig
@@ -25,17 +25,17 @@ UNUSED = ("activation", "skip_init", "dirac_init", "shortcut_norm", "final_norm"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GearedWideResNetConfig(WideResNetConfig):
+class SlimmableWideResNetConfig(WideResNetConfig):
     """A WideResNet that runs at several widths, at several resolutions, or at both.
 
-    Gear 1 is the first of both lists; put the most accurate there. A slimmable network has several
+    Point 1 is the first of both lists; put the most accurate there. A slimmable network has several
     widths at ``shrinks=(1, 1, 1)``, a resolution-switchable one several shrinks at full width.
-    With ``widths=(0.5,)`` it is a plain network of half the width: only maps that some gear uses
+    With ``widths=(0.5,)`` it is a plain network of half the width: only maps that some point uses
     have weights.
     """
 
-    widths: tuple[float, ...] = (1.0, 0.5, 0.25)  # of each gear: fraction of the feature maps
-    shrinks: tuple[int, ...] = (1, 1, 1)  # of each gear: pixels per side averaged to one
+    widths: tuple[float, ...] = (1.0, 0.5, 0.25)  # of each point: fraction of the feature maps
+    shrinks: tuple[int, ...] = (1, 1, 1)  # of each point: pixels per side averaged to one
 
     def __post_init__(self) -> None:
         """Check all settings; lists read from JSON or YAML become tuples."""
@@ -45,13 +45,16 @@ class GearedWideResNetConfig(WideResNetConfig):
         super().__post_init__()
 
     @property
-    def num_gears(self) -> int:
-        """How many operating points there are."""
-        return len(self.widths)
+    def operating_points(self) -> tuple[OperatingPoint, ...]:
+        """A way to run for each width and resolution, in the order of the lists."""
+        return tuple(
+            OperatingPoint(number=number, name=f"gear {number}", options={"point": number})
+            for number in range(1, len(self.widths) + 1)
+        )
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """Of each gear: fraction of the feature maps that the widest gear has."""
+        """Of each point: fraction of the feature maps that the widest point has."""
         return tuple(width / max(self.widths) for width in self.widths)
 
     def problems(self) -> list[str]:
@@ -63,12 +66,12 @@ class GearedWideResNetConfig(WideResNetConfig):
             return [
                 *found,
                 f"widths={short(widths)} and shrinks={short(shrinks)} must be tuples of a number "
-                f"for each gear, such as (1.0, 0.5) and (1, 1).",
+                f"for each operating point, such as (1.0, 0.5) and (1, 1).",
             ]
         if not widths or len(widths) != len(shrinks):
             found.append(
-                f"widths={widths} and shrinks={shrinks} must be equally long: a gear has one of "
-                f"each."
+                f"widths={widths} and shrinks={shrinks} must be equally long: an operating "
+                f"point has one of each."
             )
         if not all(is_number(width) and 0 < width <= 1 for width in widths):
             found.append(f"widths={widths} must be fractions above 0 and at most 1.")
@@ -79,15 +82,15 @@ class GearedWideResNetConfig(WideResNetConfig):
                 f"{self.image_size} pixels."
             )
         found += [
-            f"{name}={getattr(self, name)!r} is not for networks with gears: leave it out."
+            f"{name}={getattr(self, name)!r} is not for slimmable networks: leave it out."
             for name in UNUSED
             if getattr(self, name) != getattr(WideResNetConfig, name)
         ]
         return found
 
 
-class GearConv2d(nn.Module):
-    """A convolution of which a gear uses the first filters, and of those the first maps."""
+class SlimmableConv2d(nn.Module):
+    """A convolution of which a point uses the first filters, and of those the first maps."""
 
     def __init__(self, maps_in: int, maps_out: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -103,8 +106,8 @@ class GearConv2d(nn.Module):
         return F.conv2d(x, weight, stride=self.stride, padding=self.padding)
 
 
-class GearLinear(nn.Module):
-    """A classifier of which a gear uses the weights of the first features."""
+class SlimmableLinear(nn.Module):
+    """A classifier of which a point uses the weights of the first features."""
 
     def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ class GearLinear(nn.Module):
 
 
 def part_of(maps: int, fraction: float) -> int:
-    """Count the maps of a gear, at least one.
+    """Count the maps of a point, at least one.
 
     >>> part_of(16, 0.25), part_of(16, 0.01)
     (4, 1)
@@ -125,91 +128,86 @@ def part_of(maps: int, fraction: float) -> int:
     return max(1, round(maps * fraction))
 
 
-class GearNorm(nn.ModuleList):
-    """A batch norm for each gear."""
+class SlimmableNorm(nn.ModuleList):
+    """A batch norm for each operating point."""
 
-    def __init__(self, maps: int, config: GearedWideResNetConfig) -> None:
+    def __init__(self, maps: int, config: SlimmableWideResNetConfig) -> None:
         super().__init__(BatchNorm2d(part_of(maps, part)) for part in config.parts)
 
 
-class GearBlock(nn.Module):
-    """The residual block of a WideResNet, see :class:`ResidualBlock`, in gears."""
+class SlimmableBlock(nn.Module):
+    """The residual block of a WideResNet, see :class:`ResidualBlock`, at several widths."""
 
     def __init__(
-        self, config: GearedWideResNetConfig, maps_in: int, maps_out: int, stride: int
+        self, config: SlimmableWideResNetConfig, maps_in: int, maps_out: int, stride: int
     ) -> None:
         super().__init__()
-        self.norm1 = GearNorm(maps_in, config)
-        self.conv1 = GearConv2d(maps_in, maps_out, 3, stride)
-        self.norm2 = GearNorm(maps_out, config)
-        self.conv2 = GearConv2d(maps_out, maps_out, 3)
+        self.norm1 = SlimmableNorm(maps_in, config)
+        self.conv1 = SlimmableConv2d(maps_in, maps_out, 3, stride)
+        self.norm2 = SlimmableNorm(maps_out, config)
+        self.conv2 = SlimmableConv2d(maps_out, maps_out, 3)
         self.activations = nn.ModuleList(nn.ReLU() for _ in range(2))
-        self.shortcut: GearConv2d | None = None
+        self.shortcut: SlimmableConv2d | None = None
         if stride != 1 or maps_in != maps_out:
-            self.shortcut = GearConv2d(maps_in, maps_out, 1, stride)
+            self.shortcut = SlimmableConv2d(maps_in, maps_out, 1, stride)
 
-    def forward(self, x: Tensor, gear: int, fraction: float) -> Tensor:
+    def forward(self, x: Tensor, point: int, fraction: float) -> Tensor:
         """Map (b, c, h, w) to (b, c', h', w')."""
         first, second = self.activations
-        residual = self.conv1(first(self.norm1[gear](x)), fraction)
-        residual = self.conv2(second(self.norm2[gear](residual)), fraction)
+        residual = self.conv1(first(self.norm1[point](x)), fraction)
+        residual = self.conv2(second(self.norm2[point](residual)), fraction)
         return residual + (x if self.shortcut is None else self.shortcut(x, fraction))
 
 
-class GearedWideResNet(ImageModel):
-    """A WideResNet with gears: one input per pass, accuracy against cost chosen at every call.
+class SlimmableWideResNet(ImageModel):
+    """A WideResNet of several widths: one input per pass, accuracy against cost at every call.
 
-    >>> config = GearedWideResNetConfig(depth=10, width=1, num_classes=10)
-    >>> model = GearedWideResNet(config).eval()
-    >>> model(torch.zeros(2, 3, 32, 32), gear=3).shape
+    >>> config = SlimmableWideResNetConfig(depth=10, width=1, num_classes=10)
+    >>> model = SlimmableWideResNet(config).eval()
+    >>> model(torch.zeros(2, 3, 32, 32), point=3).shape
     torch.Size([2, 10])
     """
 
-    kind = "gearedresnet"
-    config_class = GearedWideResNetConfig
-    config: GearedWideResNetConfig
+    kind = "gearedresnet"  # as checkpoints and recipes name it
+    config_class = SlimmableWideResNetConfig
+    config: SlimmableWideResNetConfig
 
-    def __init__(self, config: GearedWideResNetConfig) -> None:
+    def __init__(self, config: SlimmableWideResNetConfig) -> None:
         super().__init__(config)
         widest = max(config.widths)
         maps_in = part_of(config.stem_maps, widest)
-        self.stem = GearConv2d(config.in_channels, maps_in, 3)
-        self.stem_norm = GearNorm(maps_in, config)
+        self.stem = SlimmableConv2d(config.in_channels, maps_in, 3)
+        self.stem_norm = SlimmableNorm(maps_in, config)
         self.stem_activation = nn.ReLU()
         blocks = []
         for stage, maps in enumerate((16, 32, 64)):
             maps_out = part_of(maps * config.width, widest)
             for index in range(config.blocks_per_stage):
                 stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(GearBlock(config, maps_in, maps_out, stride))
+                blocks.append(SlimmableBlock(config, maps_in, maps_out, stride))
                 maps_in = maps_out
         self.trunk = nn.ModuleList(blocks)
-        self.final_norm = GearNorm(maps_in, config)
+        self.final_norm = SlimmableNorm(maps_in, config)
         self.final_activation = nn.ReLU()
         self.pool = nn.AdaptiveAvgPool2d(config.pool)
-        self.classifier = GearLinear(maps_in * config.pool**2, config.num_classes)
-
-    @property
-    def num_gears(self) -> int:
-        """How many operating points there are; training draws one for every step."""
-        return self.config.num_gears
+        self.classifier = SlimmableLinear(maps_in * config.pool**2, config.num_classes)
 
     def forward(
-        self, images: Tensor, active_streams: int | None = None, gear: int | None = None
+        self, images: Tensor, active_streams: int | None = None, point: int | None = None
     ) -> Tensor:
-        """Classify images (b, c, h, w) in a gear, from 1 (the default) to ``num_gears``.
+        """Classify images (b, c, h, w) at an operating point, from 1 (the default) up.
 
         ``active_streams`` is there so that all models are called alike; only 1 fits.
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        index = self._check_gear(gear) - 1
+        index = self._check_point(point) - 1
         fraction, shrink = self.config.parts[index], self.config.shrinks[index]
         if min(images.shape[2:]) // shrink < MIN_IMAGE_SIZE:
             raise ValueError(
-                f"Images of {images.shape[2]}x{images.shape[3]} are too small for gear {index + 1},"
-                f" which shrinks them by {shrink}: pass {MIN_IMAGE_SIZE * shrink} pixels or more "
-                f"per side, or choose another gear."
+                f"Images of {images.shape[2]}x{images.shape[3]} are too small for point "
+                f"{index + 1}, which shrinks them by {shrink}: pass {MIN_IMAGE_SIZE * shrink} "
+                f"pixels or more per side, or choose another point."
             )
         x = F.avg_pool2d(images, shrink) if shrink > 1 else images
         x = self.stem_activation(self.stem_norm[index](self.stem(x, fraction)))
@@ -225,47 +223,13 @@ class GearedWideResNet(ImageModel):
             part, part.partition("_")[0]
         )
 
-    def in_gear(self, gear: int) -> "InGear":
-        """Give this network fixed in one gear, for everything that knows no gears."""
-        return InGear(self, self._check_gear(gear))
-
-    def _check_gear(self, gear: int | None) -> int:
-        if gear is None:
+    def _check_point(self, point: int | None) -> int:
+        if point is None:
             return 1
-        if isinstance(gear, bool) or not isinstance(gear, int) or not 1 <= gear <= self.num_gears:
+        most = len(self.config.widths)
+        if isinstance(point, bool) or not isinstance(point, int) or not 1 <= point <= most:
             raise ValueError(
-                f"gear={gear!r} is not one of this network's: pass one from 1 (the most accurate) "
-                f"to {self.num_gears}."
+                f"point={point!r} is not one of this network's: pass one from 1 (the most "
+                f"accurate) to {most}."
             )
-        return gear
-
-
-class InGear(nn.Module):
-    """A geared network fixed in one gear: the same weights, and the protocol of all networks.
-
-    Counting, timing and evaluation take it as they take any network of one input per pass.
-    """
-
-    num_streams = 1
-
-    def __init__(self, network: GearedWideResNet, gear: int) -> None:
-        super().__init__()
-        self.network = network
-        self.gear = gear
-
-    @property
-    def input_spec(self) -> InputSpec | None:
-        """What one input is."""
-        return self.network.input_spec
-
-    def forward(self, images: Tensor, active_streams: int | None = None) -> Tensor:
-        """Classify images (b, c, h, w)."""
-        return self.network(images, active_streams=active_streams, gear=self.gear)
-
-    def example_inputs(self, batch_size: int) -> Tensor:
-        """Make random images (b, c, h, w) of the size in the config."""
-        return self.network.example_inputs(batch_size)
-
-    def cost_part(self, layer: str) -> str:
-        """Name the part that the cost of a layer is counted under."""
-        return self.network.cost_part(layer.removeprefix("network."))
+        return point

@@ -1,4 +1,4 @@
-"""An export under way: the folder so far, and the manifest that describes it."""
+"""ExportFolder: the folder that an export fills, and the manifest that describes it so far."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,16 +15,23 @@ from mimonets.inference.cascade import choose_threshold, thresholds
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.engine import Engine
 from mimonets.inference.manifest import Graphs, Manifest, hash_file, write_manifest
-from mimonets.inference.measure import accuracies, answers_and_labels, count_macs, service_times
-from mimonets.inference.other_formats import write_openvino, write_pt2
+from mimonets.inference.measure import (
+    answers_and_labels,
+    macs_per_input,
+    measure_accuracy,
+    service_times,
+)
+from mimonets.inference.open_vino import import_openvino
+from mimonets.inference.quantise import INT8_WRITERS
 from mimonets.inference.torch_runtime import relative_difference
 from mimonets.inference.trace import SharedWeights, to_onnx, trace
 
 LENGTH = 128  # tokens of the random sequences to compare on; every length runs the same graph
+LEFT_IN_FLOAT = (0.0, 0.125, 0.25, 0.5)  # int8: fractions of the layers to try, worst first
 Batch = tuple[Any, ...]  # (images, labels) or (tokens, mask, labels)
 
 
-class Exporter:
+class ExportFolder:
     """Writes the formats, compares them with PyTorch and measures them, one after the other."""
 
     def __init__(
@@ -65,8 +72,8 @@ class Exporter:
                 )
                 name = f"mode-{active}" + ("-mask" if which == "masked" else "")
                 if "pt2" in formats:
-                    path = write_pt2(program, self.folder / f"{name}.pt2")
-                    programs.setdefault(str(active), {})[which] = path.name
+                    torch.export.save(program, self.folder / f"{name}.pt2")
+                    programs.setdefault(str(active), {})[which] = f"{name}.pt2"
                 if onnx:
                     graph = to_onnx(program, self.manifest.model)
                     weights.write(graph, self.folder / f"{name}.onnx")
@@ -75,7 +82,7 @@ class Exporter:
             self.add("onnx", graphs, "weights.bin")
             self.compare("onnx", "onnxruntime")
         if "openvino" in formats:
-            self.add("openvino", write_openvino(self.folder, graphs))
+            self.add("openvino", _write_openvino(self.folder, graphs))
             self.compare("openvino", "openvino")
         if programs:
             self.add("pt2", programs)
@@ -111,7 +118,7 @@ class Exporter:
         graphs = self.manifest.formats[format_name]
         self._set_format(format_name, replace(graphs, difference=found))
 
-    def measure_accuracy(self, evaluation: Sequence[Batch]) -> None:
+    def measure_accuracies(self, evaluation: Sequence[Batch]) -> None:
         """Measure the accuracy of every mode in PyTorch."""
         for mode in self.manifest.modes:
             self.accuracy_of("float32", evaluation, mode.active_streams)
@@ -128,7 +135,7 @@ class Exporter:
         """Measure one mode in one backend, or in PyTorch for "float32", and write it down."""
         self.tell(f"accuracy with {active_streams} active in {precision}")
         engine = self.reference if precision == "float32" else self.engine(precision)
-        found = accuracies(engine, evaluation, active_streams)
+        found = measure_accuracy(engine, evaluation, active_streams)
         self._set_modes("accuracy", precision, {active_streams: found})
         return found
 
@@ -150,14 +157,46 @@ class Exporter:
             }
             self._change_mode(active, changes)
 
-    def note(self, format_name: str, notes: dict[str, Any]) -> None:
-        """Write down how a format was made."""
-        self._set_format(format_name, replace(self.manifest.formats[format_name], notes=notes))
+    def write_int8(
+        self,
+        runtime: str,
+        calibration: Sequence[Any],
+        evaluation: Sequence[Batch],
+        max_loss: float,
+    ) -> None:
+        """Write int8 graphs of all modes for a runtime; refuse if a mode loses more than allowed.
+
+        Layers that hurt most stay in float if that repairs it.
+        """
+        writer = INT8_WRITERS[runtime](self.folder, self.manifest, calibration)
+        modes = [mode.active_streams for mode in self.manifest.modes]
+        for mode in modes:  # all of them first: a folder without the graphs of one is not opened
+            writer.write_mode(mode, LEFT_IN_FLOAT[0])
+        for mode in modes:
+            for fraction in LEFT_IN_FLOAT:
+                self.tell(
+                    f"int8 for {runtime}, {mode} active, {fraction:.0%} of the layers in float"
+                )
+                if fraction != LEFT_IN_FLOAT[0]:
+                    writer.write_mode(mode, fraction)
+                self.add(writer.name, writer.graphs, *writer.more)
+                accuracy = self.accuracy_of(f"{runtime}-int8", evaluation, mode)
+                loss = 100 * (self.manifest.mode(mode).accuracy["float32"] - accuracy)
+                if loss <= max_loss:
+                    break
+            else:
+                raise ValueError(
+                    f"int8 in {runtime} costs {loss:.2f} points of accuracy with {mode} active, "
+                    f"and max_loss allows {max_loss:g}; nothing was written. Calibrate with more "
+                    f"inputs, raise max_loss, or leave int8 out."
+                )
+        graphs = self.manifest.formats[writer.name]
+        self._set_format(writer.name, replace(graphs, notes=writer.notes()))
 
     def measure_times(self) -> None:
         """Count the operations of every mode and time it in every backend that was written."""
         macs = {
-            mode.active_streams: count_macs(
+            mode.active_streams: macs_per_input(
                 self.model,
                 self.example[: self.manifest.answers_per_group(mode.active_streams)],
                 mode.active_streams,
@@ -241,6 +280,21 @@ class Exporter:
             for mode in self.manifest.modes
         )
         self.manifest = replace(self.manifest, modes=tuple(modes))
+
+
+def _write_openvino(folder: Path, graphs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Convert ONNX graphs into OpenVINO's format, weights and all; returns their names."""
+    openvino = import_openvino()
+    core = openvino.Core()
+    (folder / "openvino").mkdir()
+    found: dict[str, dict[str, str]] = {}
+    for mode, entries in graphs.items():
+        for which, name in entries.items():
+            path = f"openvino/{Path(name).stem}.xml"
+            model = core.read_model(str(folder / name))
+            openvino.save_model(model, str(folder / path), compress_to_fp16=False)
+            found.setdefault(mode, {})[which] = path
+    return found
 
 
 def _versions() -> dict[str, str]:
