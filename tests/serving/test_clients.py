@@ -115,7 +115,7 @@ def test_tritonclient_asks_about_server_and_model(client):
 def test_tritonclient_sees_errors(client):
     wrong = np.zeros((1, 1, 9, 9), dtype=np.float32)
     with pytest.raises(triton.InferenceServerException, match=r"must be \(inputs, 1, 8, 8\)"):
-        client.infer("digits", question(wrong, binary=True))
+        client.infer("digits", tensors(wrong, binary=True))
 
 
 def test_a_big_and_a_small_network_are_one_model(client):
