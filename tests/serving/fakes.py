@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import stream_points
 from mimonets.loadtest.demo import DemoLoad
 from mimonets.serving.app import make_app
 from mimonets.serving.networks import superposed
@@ -37,10 +38,9 @@ TINY = {  # settings of a network that runs at once
 class FakeEngine:
     """Answers with the first pixel as the class, takes a set time per pass, remembers its calls."""
 
-    num_streams = 4
-
-    def __init__(self, per_pass=0.0005, spec=SPEC, modes=(1, 2, 4)):
-        self.modes, self.input_spec, self.per_pass = list(modes), spec, per_pass
+    def __init__(self, per_pass=0.0005, spec=SPEC, points=(1, 2, 4)):
+        self.operating_points = [point for point in stream_points(4) if point.number in points]
+        self.input_spec, self.per_pass = spec, per_pass
         self.calls = []
         self.hold = threading.Event()  # while cleared, every call waits
         self.hold.set()

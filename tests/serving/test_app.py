@@ -170,7 +170,7 @@ def test_a_misspelt_parameter_is_refused_and_one_of_another_server_is_not(name):
 def asked(points, parameters):
     """Make a request with these parameters for these operating points."""
     queue, options = ModelQueue("model", Policy(points)), read_options(parameters)
-    return make_request(queue, images(1), options, 0.0, 1.0, tenant="", shares=True)
+    return make_request(queue, images(1), options, EVERYONE, arrival=0.0, slo=1.0)
 
 
 def test_requests_choose_how_fast_is_too_fast():

@@ -1,4 +1,3 @@
-from importlib import import_module
 from itertools import pairwise
 
 import numpy as np
@@ -87,21 +86,3 @@ def test_noise_while_measuring_does_not_drop_the_fast_points():
     assert fitted.per_pass > 0
     points = [make_point(A, fitted, accuracy) for A, accuracy in ((1, 0.98), (4, 0.96))]
     assert [point.inputs_per_pass for point in useful_points(points)] == [1, 4]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("serving.modes.useful_modes", "serving.operating_points.useful_points"),
-        ("serving.simulator.simulate", "loadtest.simulator.simulate"),
-        ("serving.load.Samples", "loadtest.load.Samples"),
-        ("serving.workloads.read_trace", "loadtest.workloads.read_trace"),
-    ],
-)
-def test_old_names_work_with_a_warning(old, new):
-    def find(name):
-        module, _, attribute = f"mimonets.{name}".rpartition(".")
-        return getattr(import_module(module), attribute)
-
-    with pytest.warns(DeprecationWarning, match=f"mimonets.{new}"):
-        assert find(old) is find(new)

@@ -27,6 +27,8 @@ from mimonets.recipes import load_recipe
 from mimonets.serving.networks import superposed
 from serving.fakes import TINY, client_of, make_server, tensor
 
+RESULT = {"final": {}, "steps": 1, "skipped": 0, "not_finite": 0}  # of a run
+
 
 def small_model(folder, streams=2):
     torch.manual_seed(0)
@@ -156,7 +158,7 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
     recipe = load_recipe("digits-mimoconv-dynamic")
     (run_folder / "recipe.yaml").write_text(recipe.as_yaml())
     final = {"1": {"accuracy": 0.9}, "2": {"accuracy": 0.8}}
-    (run_folder / "result.json").write_text(json.dumps({"final": final}))
+    (run_folder / "result.json").write_text(json.dumps({**RESULT, "final": final}))
     network = open_network("run", [run_folder], "torch", 1)
     assert {point.inputs_per_pass: point.accuracy for point in network.points} == {1: 0.9, 2: 0.8}
     assert network.input_spec.shape == (1, 8, 8)
@@ -186,10 +188,9 @@ def test_a_run_is_served_with_the_model_that_it_kept(tmp_path):
     (tmp_path / "recipe.yaml").write_text("{model: {}, train: {}}")
     assert weights_in(tmp_path) == tmp_path / "model"
     small_model(tmp_path / "best")
-    result = {"final": {}, "steps": 1, "skipped": 0, "not_finite": 0}
-    (tmp_path / "result.json").write_text(json.dumps({**result, "keep": "best"}))
+    (tmp_path / "result.json").write_text(json.dumps({**RESULT, "keep": "best"}))
     assert weights_in(tmp_path) == tmp_path / "best"
-    (tmp_path / "result.json").write_text(json.dumps({**result, "keep": "last"}))
+    (tmp_path / "result.json").write_text(json.dumps({**RESULT, "keep": "last"}))
     assert weights_in(tmp_path) == tmp_path / "model"
     assert weights_in(tmp_path / "model") == tmp_path / "model"
 

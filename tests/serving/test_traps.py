@@ -661,7 +661,7 @@ def test_a_short_group_runs_at_a_point_that_is_served():
         assert inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 0], "a copy fills the group"
 
     engine = FakeEngine()
-    network = lambda: superposed("digits", engine, ACCURACIES, modes=(1, 4))  # noqa: E731
+    network = lambda: superposed("digits", engine, ACCURACIES, points=(1, 4))  # noqa: E731
     once(call, models={"digits": network})
 
 

@@ -58,7 +58,7 @@ def add_classify(app: FastAPI, server: Server) -> None:
     @app.post("/v1/classify", openapi_extra=BODY)
     async def classify(request: Request) -> Response:
         begun = server.clock()
-        with server.count(next(iter(server.loaders))) as counted:
+        with CountedRequest(server, next(iter(server.loaders))) as counted:
             return await answer_files(request, begun, counted)
 
     async def answer_files(request: Request, begun: float, counted: CountedRequest) -> Response:

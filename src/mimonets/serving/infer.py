@@ -1,9 +1,9 @@
 """The way of an inference request through HTTP, without the framework's machinery.
 
-At hundreds of requests a second the framework's routing, validation and response objects would take
-as long as a tenth of a network for CIFAR. So requests to ``.../infer`` are answered here, right
-behind the server's socket; everything else goes on to the application, which also knows the route,
-for the schema and for servers that mount it below another path.
+At hundreds of requests a second, the framework's routing, validation and response objects cost
+a tenth of a network for CIFAR. So requests to ``.../infer`` are answered here, before the framework
+sees them. Everything else goes on to the application, which also has the route ``.../infer``, for
+the schema and for servers that mount it below another path.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from mimonets.serving.protocol import decode_request, encode_response
 from mimonets.serving.request_options import RequestError
-from mimonets.serving.server import Server, ServerSettings
+from mimonets.serving.server import CountedRequest, Server, ServerSettings
 from mimonets.serving.tenants import Tenant
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ async def infer(
     """Answer one inference request: status, headers and body."""
     begun, given = server.clock(), headers_by_name(raw_headers)
     try:
-        with server.count(name):
+        with CountedRequest(server, name):
             tenant = find_tenant(server, given)
             found = server.find(name, number)
             body = await read_body(receive, given, server.settings)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import OperatingPoint
 from mimonets.serving.operating_points import (
     Array,
     Run,
@@ -27,8 +28,8 @@ class EngineLike(Protocol):
     """What runs a network: numpy in, numpy out, any batch size."""
 
     @property
-    def modes(self) -> Sequence[int]:
-        """Numbers of active streams that have statistics of their own."""
+    def operating_points(self) -> Sequence[OperatingPoint]:
+        """The ways to run it, slow to fast; each number is what ``active_streams`` gets."""
 
     @property
     def input_spec(self) -> InputSpec:
@@ -123,31 +124,30 @@ def superposed(
     engine: EngineLike,
     accuracies: Mapping[int, float] | None = None,
     confidences: Mapping[int, float] | None = None,
-    modes: Sequence[int] | None = None,
+    points: Sequence[int] | None = None,
 ) -> Network:
-    """Serve a network with streams: a point for each mode of its engine, or for some of them.
+    """Serve a network with streams at each operating point of its engine, or at some of them.
 
-    A pair of sequences takes two streams, so that several modes answer as many pairs in a pass; the
-    largest of them is served, which needs no second pass for a pair.
+    ``accuracies`` and ``confidences`` are by number of active streams, and so are ``points``.
+    A pair of sequences takes two streams, so that several points answer as many pairs in a pass;
+    the largest of them is served, which needs no second pass for a pair.
     """
     accuracies, confidences = accuracies or {}, confidences or {}
-    manifest = getattr(engine, "manifest", None)
-    points = [
-        ServedPoint(
-            number=active,
-            name=f"{active} active",
-            inputs_per_pass=manifest.answers_per_group(active) if manifest is not None else active,
-            accuracy=accuracies.get(active),
-            run=_runner(engine, active),
-            confidence=confidences.get(active),
+    by_size = {  # points ascend: the last of a size counts
+        point.inputs_per_pass: ServedPoint(
+            number=point.number,
+            name=point.name,
+            inputs_per_pass=point.inputs_per_pass,
+            options=point.options,
+            accuracy=accuracies.get(point.number, point.accuracy),
+            run=_runner(engine, point.number),
+            confidence=confidences.get(point.number),
         )
-        for active in sorted(engine.modes if modes is None else modes)
-    ]
-    by_size = {
-        point.inputs_per_pass: point for point in points
-    }  # modes ascend: the last of a size counts
-    points = list(by_size.values())
-    return Network(name, engine.input_spec, points, takes_short=_takes_mask(engine))
+        for point in engine.operating_points
+        if points is None or point.number in points
+    }
+    served = list(by_size.values())
+    return Network(name, engine.input_spec, served, takes_short=_takes_mask(engine))
 
 
 def switched(

@@ -157,22 +157,16 @@ class Policy:
         """Choose the inputs and the operating point to run now; None only if nothing waits."""
         if not queue:
             return None
-        settings = self.settings
-        for index in range(self.fastest):
-            job = self.take(queue, index, settings.passes)
-            if self._is_in_time(job, now) and self._drains(
-                queue, index, settings.passes, now, elsewhere
-            ):
-                return job
         most = self.most_passes
         sizes = sorted({min(most, size) for size in (2, 4, most)})
-        jobs = {passes: self.take(queue, self.fastest, passes) for passes in sizes}
-        for passes, job in jobs.items():
-            if self._is_in_time(job, now) and self._drains(
-                queue, self.fastest, passes, now, elsewhere
-            ):
+        choices = [(index, self.settings.passes) for index in range(self.fastest)]
+        choices += [(self.fastest, passes) for passes in sizes]
+        for index, passes in choices:
+            job = self.take(queue, index, passes)
+            if self._is_in_time(job, now) and self._drains(queue, index, passes, now, elsewhere):
                 return job
-        for job in reversed(jobs.values()):
+        for passes in reversed(sizes):  # it does not drain: the largest job that is in time itself
+            job = self.take(queue, self.fastest, passes)
             if self._is_in_time(job, now):
                 return job
         return self.take(queue, self.fastest, 1)

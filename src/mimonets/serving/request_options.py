@@ -10,9 +10,16 @@ from mimonets._messages import short
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.operating_points import Array
 from mimonets.serving.policy import Policy
+from mimonets.serving.tenants import Tenant
 
 PARAMETERS = (
-    *("timeout", "priority", "mode", "min_accuracy", "cascade", "deterministic", "superpose"),
+    "timeout",
+    "priority",
+    "mode",
+    "min_accuracy",
+    "cascade",
+    "deterministic",
+    "superpose",
 )
 MOST_NAMES = 100  # that are looked at for misspelt ones: a request may hold a million
 
@@ -68,11 +75,10 @@ def make_request(
     queue: ModelQueue,
     inputs: Array,
     options: RequestOptions,
-    now: float,
-    slo: float,
+    tenant: Tenant,
     *,
-    tenant: str,
-    shares: bool,
+    arrival: float,
+    slo: float,
 ) -> InferenceRequest:
     """Make a request with a deadline from its inputs; raises RequestError if no mode fits."""
     fastest = _fastest_point(options, queue.policy)
@@ -80,10 +86,10 @@ def make_request(
         queue=queue,
         inputs=inputs,
         count=len(inputs),
-        arrival=now,
-        deadline=now + (options.timeout or slo),
-        tenant=tenant,
-        shares=shares,
+        arrival=arrival,
+        deadline=arrival + (options.timeout or slo),
+        tenant=tenant.name,
+        shares=tenant.shares,
         fastest=fastest,
         slowest=fastest if options.superpose else 0,
         alone=_is_alone(options, queue.policy),

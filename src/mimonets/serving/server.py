@@ -189,16 +189,9 @@ class Server:
             version.takes_short,
         ):
             raise RequestError(503, f"{name} was loaded again and takes other inputs: ask again.")
-        request = make_request(
-            found.queue,
-            inputs,
-            options,
-            self.clock() if begun is None else begun,
-            self.settings.slo,
-            tenant=tenant.name,
-            shares=tenant.shares,
-        )
-        now = self.clock()
+        now, slo = self.clock(), self.settings.slo
+        arrival = now if begun is None else begun
+        request = make_request(found.queue, inputs, options, tenant, arrival=arrival, slo=slo)
         self.metrics.offered(now)
         if request.deadline <= now:
             raise RequestError(504, "The deadline passed before all of the request was there.")
@@ -224,10 +217,6 @@ class Server:
             raise RequestError(500, str(request.error))
         self.metrics.answered(request)
         return request
-
-    def count(self, name: str) -> "CountedRequest":
-        """Count what becomes of a request, whoever refuses it; ``with server.count(name): ...``."""
-        return CountedRequest(self, name)
 
     async def _wait(
         self,
@@ -276,7 +265,7 @@ def _stop_waiting(request: InferenceRequest, leaving: asyncio.Task[None]) -> Non
 
 
 class CountedRequest:
-    """Counts how the block of code ends that answers a request, under the name of a model."""
+    """Counts what becomes of a request, whoever refuses it: ``with CountedRequest(...): ...``."""
 
     def __init__(self, server: Server, name: str) -> None:
         self._server, self.name = server, name
