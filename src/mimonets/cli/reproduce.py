@@ -182,12 +182,10 @@ def check_nothing_is_lost(experiment: Any, record: dict[str, Any], folder: Path)
 def time_networks(experiment: Any, args: Namespace) -> None:
     """Time the networks of a plan; draw accuracy against speed where accuracies are there."""
     import json
-    import tempfile
 
     from mimonets._files import write_text
     from mimonets.experiments.speed import (
-        ROUNDS,
-        WARM_UP,
+        SETTINGS,
         draw_against_speed,
         measure_plan_speed,
         speed_table,
@@ -195,11 +193,8 @@ def time_networks(experiment: Any, args: Namespace) -> None:
 
     if experiment.plan is None:
         raise ValueError(f"{experiment.name} has no networks to time: leave out --speed.")
-    with (
-        tempfile.TemporaryDirectory() as exports,
-        progress("timing", ROUNDS + WARM_UP) as advance,
-    ):
-        speeds = measure_plan_speed(experiment.plan, Path(exports), args.only, after_round=advance)
+    with progress("timing", SETTINGS.rounds + SETTINGS.warmup) as advance:
+        speeds = measure_plan_speed(experiment.plan, args.only, after_round=advance)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if not args.only:
