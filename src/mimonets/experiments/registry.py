@@ -79,7 +79,6 @@ def trained(plan: Plan) -> Experiment:
         needs_gpu=plan.needs_gpu,
         measure=partial(measure_plan, plan),
         draw=DRAWINGS[plan.axis],
-        commands=tuple(line for trial in plan.trials for line in trial.commands()),
         plan=plan,
     )
 
