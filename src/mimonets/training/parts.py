@@ -11,7 +11,7 @@ from typing import Literal
 from mimonets._config import Config, is_number, is_whole, number, whole
 
 OptimizerName = Literal["sgd", "adamw"]
-ScheduleName = Literal["onecycle", "linear-onecycle", "warmup", "constant"]
+ScheduleName = Literal["onecycle", "linear-onecycle", "warmup-cosine", "warmup", "constant"]
 LossName = Literal["cross_entropy", "squared_error"]
 PrecisionName = Literal["32", "bf16"]
 SlowInputs = Literal["all", "per-stream"]

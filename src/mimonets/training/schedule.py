@@ -1,5 +1,7 @@
 """The optimiser, what it decays, and the learning rate from step to step."""
 
+import math
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
@@ -53,7 +55,8 @@ def make_scheduler(
     """Make the learning-rate schedule; one-cycle is PyTorch's own.
 
     Smith & Topin, "Super-convergence", 2019: the rate rises from ``start_lr`` to ``lr`` and falls
-    to ``final_lr``, while momentum goes the other way. ``warmup`` only rises, in a line from 0.
+    to ``final_lr``, while momentum goes the other way. ``warmup`` only rises, in a line from 0;
+    ``warmup-cosine`` rises so and falls along a cosine to ``final_lr``.
     """
     start, top, final = config.lr_range
     rising = warmup_steps(config, total_steps)
@@ -63,6 +66,17 @@ def make_scheduler(
     if config.schedule == "warmup":
         _start_at(optimizer, top)
         return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
+    if config.schedule == "warmup-cosine":
+        _start_at(optimizer, top)
+        falling = max(1, total_steps - 1 - rising)
+
+        def factor(step: int) -> float:
+            if step < rising:
+                return (step + 1) / rising
+            part = (1 + math.cos(math.pi * (step - rising) / falling)) / 2
+            return part + (1 - part) * final / top
+
+        return LambdaLR(optimizer, factor)
     high, low = config.momentum
     rising = min(rising, total_steps - 1)
     return OneCycleLR(
