@@ -24,11 +24,12 @@ FREE = frozenset(
         "train.checkpoint_every",
         "train.checkpoint_seconds",
         "train.keep",
+        "train.recalibrate_mixed",
     }
 )
 
 # What runs did before there was a setting for it, where that is not today's default.
-BEFORE = {"train": {"slow_inputs": "per-stream"}}
+BEFORE = {"train": {"slow_inputs": "per-stream", "recalibrate_mixed": False}}
 
 
 @dataclass(frozen=True)

@@ -64,19 +64,28 @@ def validate(
 def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None = None) -> None:
     """Measure batch-norm statistics for the modes that are not trained, or those of them given.
 
-    Also for modes that only a curriculum went through: the weights have moved on since.
+    Also for modes that only a curriculum went through: the weights have moved on since. After
+    mixup all modes are measured, on unmixed inputs: running statistics describe mixtures, which
+    nobody asks about.
     """
-    streams = state.model.num_streams
-    trained = set(state.config.mode_shares(streams)) - set(untrained_modes(state.model))
+    streams, config = state.model.num_streams, state.config
+    mixed = config.mixup > 0 and config.recalibrate_mixed
+    trained = set(config.mode_shares(streams)) - set(untrained_modes(state.model))
+    trained = set() if mixed else trained
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]
-    count, device = state.config.recalibrate_batches, state.fabric.device
+    count, device = config.recalibrate_batches, state.fabric.device
     if not missing or not count:
         return
     some = islice(batches.epoch(0), count)
     # One spoilt batch, which the filter skipped in training, would spoil the statistics.
     sound = [images.to(device) for images, *_ in some if images.isfinite().all()]
-    if sound:
-        recalibrate(state.model, sound, missing)
+    sound = [images for images in sound if len(images) >= max(missing)]
+    if not sound:
+        return
+    gears = getattr(state.model, "num_gears", 1) if mixed else 1
+    networks = [state.model.in_gear(gear + 1) for gear in range(gears)] if gears > 1 else None
+    for network in networks or [state.model]:
+        recalibrate(network, sound, missing, shared=mixed)
 
 
 def finish(state: TrainState, batches: Batches, run: RunFolder, history: list[Row]) -> TrainResult:

@@ -225,6 +225,7 @@ class RecordConfig(Config):
     evaluate_every: int = whole(1, least=0)  # epochs; 0: only at the end
     evaluate_modes: tuple[int, ...] | None = None  # None: those that are trained
     recalibrate_batches: int = whole(8, least=0)  # for batch norm in modes not trained; 0: do not
+    recalibrate_mixed: bool = True  # after mixup in all modes, on as many unmixed batches
 
     def __post_init__(self) -> None:
         """Check all settings; lists that were read from JSON or YAML become tuples."""
