@@ -139,7 +139,7 @@ def test_recall_may_ask_for_every_key_that_was_seen_equally_often():
         values = np.where(keys == key, made[:, 1:40:2], -1).max(axis=1)
         assert (values == made[:, 42]).all()
         share[asked] = times.mean()
-    # 20 pairs of 9 keys: a seen key stands 20 / 9 times or a little more; that of a pair 1 + 19 / 9.
+    # 20 pairs of 9 keys: a seen key stands a little more than 20 / 9 times.
     assert share["keys"] == pytest.approx(20 / (9 * (1 - (8 / 9) ** 20)), abs=0.1)
     assert share["pairs"] == pytest.approx(1 + 19 / 9, abs=0.1)
 

@@ -160,7 +160,12 @@ def test_after_mixup_batch_norm_is_measured_on_unmixed_inputs_in_every_mode(tmp_
     kept = {}
     for on in (True, False):
         model = make()
-        settings = {"mixup": 1.0, "fast_share": 0.5, "recalibrate_mixed": on, "recalibrate_batches": 4}
+        settings = {
+            "mixup": 1.0,
+            "fast_share": 0.5,
+            "recalibrate_mixed": on,
+            "recalibrate_batches": 4,
+        }
         train(model, data, tiny_config(epochs=2, **settings), run_dir=tmp_path / str(on))
         kept[on] = mn.load(tmp_path / str(on) / "model")
     assert all(

@@ -68,7 +68,9 @@ def test_warm_up_may_be_followed_by_a_cosine_to_the_final_rate():
 
 @pytest.mark.parametrize("warmup", [0, 0.3, 1, 2, 5, 500])
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
-@pytest.mark.parametrize("schedule", ["onecycle", "linear-onecycle", "warmup-cosine", "warmup", "constant"])
+@pytest.mark.parametrize(
+    "schedule", ["onecycle", "linear-onecycle", "warmup-cosine", "warmup", "constant"]
+)
 def test_even_the_shortest_training_has_a_schedule(schedule, steps, warmup):
     rates = [lr for lr, _ in followed(tiny_config(schedule=schedule, warmup=warmup), steps)]
     assert all(0 < lr <= 0.05 + 1e-9 for lr in rates)
