@@ -1,5 +1,6 @@
 """Shared by all tests and docstring examples."""
 
+import gc
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
@@ -17,3 +18,8 @@ settings.load_profile("mimonets")
 def _repeatable(doctest_namespace: dict[str, object]) -> None:
     torch.manual_seed(0)
     doctest_namespace["torch"] = torch
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported: 0.3 s for every collection in full."""
+    gc.freeze()

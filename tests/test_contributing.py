@@ -120,7 +120,7 @@ class PermutationBinding(Binding):
         cls, settings: BindingSettings, generator: Generator | None = None
     ) -> "PermutationBinding":
         """Draw an order per stream."""
-        drawn = torch.rand(settings.num_streams, settings.features, generator=generator)
+        drawn = torch.rand(settings.num_streams, settings.bound_maps, generator=generator)
         return cls(drawn.argsort(dim=1))
 
     def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:

@@ -110,10 +110,9 @@ def run_case(number, originals, work):
     before = snapshot(work)
     complaint = run_command(arguments)
     if complaint is None:
+        after = snapshot(work)
         changed = {
-            path
-            for path in before.keys() ^ snapshot(work).keys() | before.keys()
-            if before.get(path) != snapshot(work).get(path)
+            path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
         }
         foreign = sorted(path for path in changed if not path.startswith(writes))
         complaint = f"changed {foreign}" if foreign else None

@@ -69,12 +69,16 @@ def favor_s_loops(q, k, v, keys, phi, mask=None, causal=False, normalise="stream
         def bound(x, u, w, j, g=g, h=h):
             return x[g, u, w, h, j] * keys[u, w, h] if mask[g, u, w, j] else torch.zeros(dim).to(x)
 
+        phi_k, bundle = {}, {}
+        for j, u in itertools.product(range(tokens), range(m)):
+            phi_k[j, u] = phi(factor * sum(bound(k, u, w, j) for w in range(n)))
+            bundle[j, u] = sum(bound(v, u, w, j) for w in range(n))
         for c, i in itertools.product(range(n), range(tokens)):
             phi_q = phi(factor * sum(bound(q, t, c, i) for t in range(m)))
             S, B = torch.zeros(dim).to(q), [torch.zeros(()).to(q) for _ in range(m)]
             for j, u in itertools.product(range(i + 1 if causal else tokens), range(m)):
-                score = phi(factor * sum(bound(k, u, w, j) for w in range(n))) @ phi_q
-                S = S + sum(bound(v, u, w, j) for w in range(n)) * score
+                score = phi_k[j, u] @ phi_q
+                S = S + bundle[j, u] * score
                 if mask[g, u, c, j]:
                     B[u] = B[u] + score
             for u in range(m):
@@ -85,11 +89,11 @@ def favor_s_loops(q, k, v, keys, phi, mask=None, causal=False, normalise="stream
     return single if normalise == "stream" else joint
 
 
-def gradients(function, q, k, v, *args, **kwargs) -> tuple[Tensor, ...]:
+def answers_and_gradients(function, q, k, v, *args, **kwargs) -> tuple[Tensor, ...]:
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     out = function(*inputs, *args, **kwargs)
     probe = torch.randn(out.shape, generator=rng(9), dtype=out.dtype)
-    return torch.autograd.grad((out * probe).sum(), inputs)
+    return out.detach(), *torch.autograd.grad((out * probe).sum(), inputs)
 
 
 @MAPS
@@ -103,11 +107,9 @@ def test_favor_s_matches_the_loops(phi, causal, masked, normalise):
         "causal": causal,
         "normalise": normalise,
     }
-    expected = favor_s_loops(*inputs, keys, phi, **options)
-    assert_close(favor_s(*inputs, keys, phi, **options, chunk_size=3), expected)
     assert_close(
-        gradients(favor_s, *inputs, keys, phi, **options, chunk_size=3),
-        gradients(favor_s_loops, *inputs, keys, phi, **options),
+        answers_and_gradients(favor_s, *inputs, keys, phi, **options, chunk_size=3),
+        answers_and_gradients(favor_s_loops, *inputs, keys, phi, **options),
     )
 
 
@@ -252,12 +254,12 @@ def test_streams_of_padding_only_give_zeros_and_disturb_nobody(phi, causal, norm
     mask[0, 1] = False
     mask[1] = False
     options = {"mask": mask, "causal": causal, "normalise": normalise}
-    answer = favor_s(*inputs, keys, phi, **options)
+    answer, *gradients = answers_and_gradients(favor_s, *inputs, keys, phi, **options)
     assert answer.isfinite().all()
     assert not answer[1].any()
     if normalise == "stream":
         assert not answer[0, 1].any()
-    for gradient in gradients(favor_s, *inputs, keys, phi, **options):
+    for gradient in gradients:
         assert gradient.isfinite().all()
         assert not gradient[~mask.unsqueeze(3).expand(gradient.shape[:-1])].any()
 
@@ -369,10 +371,9 @@ class Attention(nn.Module):
         return favor_s(q, k, v, self.keys, self.phi, mask=mask, causal=self.causal)
 
 
-@BOTH
-def test_it_exports(causal):
+def test_it_exports_where_it_is_causal():
     *inputs, _ = random_case(dtype=torch.float32)
-    module, mask = Attention(causal), random_mask()
+    module, mask = Attention(True), random_mask()
     program = torch.export.export(module, (*inputs, mask))
     assert_close(program.module()(*inputs, mask), module(*inputs, mask))
 
@@ -381,10 +382,12 @@ def test_it_exports_for_any_number_of_tokens():
     *inputs, _ = random_case(dtype=torch.float32)
     tokens = torch.export.Dim("tokens", min=2, max=1024)
     shapes = (*[{4: tokens}] * 3, {3: tokens})
-    program = torch.export.export(Attention(False), (*inputs, random_mask()), dynamic_shapes=shapes)
-    *longer, _ = random_case(tokens=11, dtype=torch.float32)
-    mask = random_mask(11)
-    assert_close(program.module()(*longer, mask), Attention(False)(*longer, mask))
+    module = Attention(False)
+    program = torch.export.export(module, (*inputs, random_mask()), dynamic_shapes=shapes).module()
+    for length in (5, 11):
+        *inputs, _ = random_case(length, dtype=torch.float32)
+        mask = random_mask(length)
+        assert_close(program(*inputs, mask), module(*inputs, mask))
 
 
 def test_functions_and_modules_take_chunks_of_one_size():

@@ -46,13 +46,14 @@ def attend(form, q, k, v, phi, mask, causal, chunk_size) -> Tensor:
     return favor_s(q, k, v, keys, phi, mask=mask, normalise=form, **options)
 
 
-def answers_and_gradients(inputs, counted, *args) -> tuple[Tensor, list[Tensor]]:
+def answers_of(inputs, *args) -> tuple[list[Tensor], Tensor]:
     inputs = [x.clone().requires_grad_() for x in inputs]
-    out = attend(args[0], *inputs, *args[1:])
-    probe = torch.randn(out.shape, generator=rng(9)).to(out.dtype)
-    if counted is not None:
-        probe = probe * counted
-    return out.detach(), list(torch.autograd.grad((out * probe).sum(), inputs))
+    return inputs, attend(args[0], *inputs, *args[1:])
+
+
+def gradients_of(inputs, out, counted) -> tuple[Tensor, ...]:
+    probe = torch.randn(out.shape, generator=rng(9)).to(out.dtype) * counted
+    return torch.autograd.grad((out * probe).sum(), inputs, retain_graph=True)
 
 
 def check(name, form, scale, causal, masked, sizes, dim, num_features) -> None:
@@ -64,20 +65,20 @@ def check(name, form, scale, causal, masked, sizes, dim, num_features) -> None:
     mask = torch.rand(1, m, n, tokens, generator=rng(4)) < 0.6 if masked else None
     arguments = (form, phi, mask, causal)
 
-    answer, gradient = answers_and_gradients(inputs, None, *arguments, 64)
+    inputs, answer = answers_of(inputs, *arguments, 64)
     assert answer.isfinite().all()
-    assert all(x.isfinite().all() for x in gradient)
+    assert all(x.isfinite().all() for x in gradients_of(inputs, answer, 1))
 
     # A token per chunk: each query has a scale of its own, so float64 loses none of them.
-    expected, _ = answers_and_gradients(exact, None, *arguments, 1)
+    exact, expected = answers_of(exact, *arguments, 1)
     error = (answer - expected).norm(dim=-1, keepdim=True)
     right = error <= 1e-4 * expected.norm(dim=-1, keepdim=True)
     if name != "softmax" or (scale <= 5 and not causal):  # here the forward pass loses nothing
         assert right.all(), (name, form, scale, causal, masked, sizes)
-    _, gradient = answers_and_gradients(inputs, right, *arguments, 64)
-    _, wanted = answers_and_gradients(exact, right, *arguments, 1)
+    gradient = gradients_of(inputs, answer, right)
+    wanted = gradients_of(exact, expected, right)
     # Where one key gets all the weight, terms of this size cancel, in any precision.
-    terms = (1 / scale + scale) * float((expected * right).norm())
+    terms = (1 / scale + scale) * float((expected * right).norm().detach())
     for ours, true in zip(gradient, wanted, strict=True):
         assert float((ours - true).norm()) <= 1e-3 * float(true.norm()) + 1e-5 * terms
 

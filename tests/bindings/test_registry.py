@@ -28,7 +28,7 @@ def network():
 @pytest.mark.parametrize("name", BINDINGS)
 @pytest.mark.parametrize("active", [1, 2])
 def test_every_binding_joins_and_keeps_apart_as_it_says(name, active):
-    binding = make_binding(name, BindingSettings(num_streams=2, features=6))
+    binding = make_binding(name, BindingSettings(num_streams=2, bound_maps=6))
     x = torch.randn(3, active, 6, 4, 4)
     joined = binding(binding.views(x, active), active)
     assert joined.shape[:2] == (3, 6)

@@ -81,7 +81,8 @@ def test_the_same_seed_makes_the_same_trees_and_a_limit_their_beginning():
     assert len(texts) == 50
 
 
-def test_listops_says_when_there_are_too_few_trees():
+def test_listops_says_when_there_are_too_few_trees(monkeypatch):
+    monkeypatch.setattr("mimonets.data.sequences.listops.ROUNDS_IN_VAIN", 10)
     short = {"length": 4, "min_length": 0, "sizes": (2000, 0, 2)}
     with pytest.raises(ValueError, match=r"seem to be only \d+ different trees .* lower sizes"):
         load_data(DataConfig(name="listops", **short)).read()

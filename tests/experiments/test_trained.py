@@ -22,7 +22,10 @@ from mimonets.experiments.trained import (
 from mimonets.models.base import eval_mode
 from mimonets.recipes.execute import split_batches
 
-SMALL = ("train.epochs=2", "data.limit=64", "train.batch_size=8", "train.threads=1")
+SMALL = (
+    *("train.epochs=2", "data.limit=64", "train.batch_size=8", "train.threads=1"),
+    *("model.width=1", "model.initial_width=1"),
+)
 TRIAL = Trial(
     name="small",
     title="Small",

@@ -79,6 +79,7 @@ def test_auto_sees_an_export_in_openvinos_own_format_only(small_conv, tmp_path):
     folder = export(small_conv, tmp_path / "out", formats=("openvino",), modes=(1,), measure=False)
     engine = Engine(folder)
     assert engine.backend == "openvino"
+    assert not list(folder.glob("*.onnx")), "which were a step on the way"
     images = torch.randn(2, 1, 8, 8)
     answers = engine(images)  # in the largest mode that was exported
     torch.testing.assert_close(answers, tell(small_conv, images, 1), atol=1e-4, rtol=1e-4)

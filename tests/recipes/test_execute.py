@@ -34,8 +34,8 @@ from mimonets.recipes.execute import (
     taste,
 )
 from mimonets.training import TrainConfig
+from mimonets.training.checks import image_problems
 from mimonets.training.identity import Identity
-from mimonets.training.launch import image_problems
 from mimonets.training.run_folder import choose_model
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mimonets.training import train
-from mimonets.training.launch import cpp_compiler
+from mimonets.training.checks import cpp_compiler
 from training.tiny import (
     TinyBatches,
     TinySequences,

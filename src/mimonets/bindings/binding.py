@@ -20,7 +20,7 @@ class BindingSettings:
     """What a binding may know of its network. A config has only some of these settings."""
 
     num_streams: int
-    features: int | None = None  # D, feature maps where inputs are bound; None if not yet known
+    bound_maps: int | None = None  # D, features where inputs are bound; None if not yet known
     stem_stride: int = 1
     strides: int = 1  # by which the layers that follow the binding stride in all
     keeps_size: bool = False  # whether these layers expect maps of the size that one input has

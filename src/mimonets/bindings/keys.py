@@ -60,7 +60,7 @@ class PositionBinding(Binding):
         """Draw a key per stream."""
         name = settings.stream_keys
         draw = next(iter(cls.key_names.values())) if name is None else cls.key_names[name]
-        keys = draw(settings.num_streams, settings.features, generator=generator)
+        keys = draw(settings.num_streams, settings.bound_maps, generator=generator)
         return cls(keys, trainable=settings.trainable_keys)
 
     def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
@@ -151,7 +151,7 @@ class MatrixBinding(PositionBinding):
     @classmethod
     def setting_problems(cls, settings: BindingSettings) -> list[str]:
         """Refuse slots where a stream would have no feature map of its own."""
-        maps = settings.features
+        maps = settings.bound_maps
         if settings.stream_keys != "slots" or maps is None or maps >= settings.num_streams:
             return []
         return [

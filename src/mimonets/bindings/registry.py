@@ -51,11 +51,8 @@ def name_problems(name: Any) -> list[str]:
     return []
 
 
-def binding_problems(config: Any, **known: Any) -> list[str]:
-    """List settings of a network that do not fit its binding, one sentence each.
-
-    ``known`` is what the config does not say, see :class:`BindingSettings`.
-    """
+def binding_problems(config: Any) -> list[str]:
+    """List settings of a network that do not fit its binding, one sentence each."""
     name = config.binding
     kind = BINDINGS[name]
     found = []
@@ -73,7 +70,7 @@ def binding_problems(config: Any, **known: Any) -> list[str]:
             f"stream_keys={keys!r} do not fit binding={name!r}: choose from "
             f"{', '.join(kind.key_names)}, or set {_listed(others, ' or ')} with them."
         )
-    return found or kind.setting_problems(BindingSettings.of(config, **known))
+    return found or kind.setting_problems(BindingSettings.of(config))
 
 
 def _users_of(setting: str) -> list[str]:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mimonets.inference.cpu import cpu_features
     from mimonets.inference.engine import BACKENDS, Engine
-    from mimonets.inference.exporting import ExportOptions, export
+    from mimonets.inference.export_folder import ExportOptions
+    from mimonets.inference.exporting import export
     from mimonets.inference.manifest import Manifest, read_manifest
 
 _WHERE = {
     "BACKENDS": "engine",
     "Engine": "engine",
-    "ExportOptions": "exporting",
+    "ExportOptions": "export_folder",
     "Manifest": "manifest",
     "cpu_features": "cpu",
     "export": "exporting",

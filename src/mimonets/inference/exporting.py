@@ -8,17 +8,16 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from mimonets._extras import install_line
-from mimonets._inputs import InputSpec
 from mimonets._messages import did_you_mean
-from mimonets.inference.export_folder import Batch, ExportFolder
+from mimonets.inference.export_folder import Batch, ExportFolder, ExportOptions
 from mimonets.inference.manifest import Manifest, PointRecord, is_only_an_export
 from mimonets.inference.quantise import INT8_WRITERS
 from mimonets.inference.torch_runtime import check_finite, describe
@@ -26,22 +25,6 @@ from mimonets.models.base import eval_mode
 
 FORMATS = ("onnx", "openvino", "pt2")
 Export = TypeVar("Export", bound=Callable[..., Path])
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """What most exports leave as it is."""
-
-    # Batches of (inputs, labels), neither trained nor evaluated on: which confidence of a fast
-    # answer makes a slow one worth it is calibrated on them.
-    validation: Iterable[Batch] | None = None
-    accuracy: Mapping[int, float] | None = None  # of active streams, where it is known already
-    max_loss: float = 0.3  # int8: points of accuracy; nothing is written if a mode loses more
-    int8_runtimes: Sequence[str] | None = None  # onnxruntime, openvino; None: those installed
-    inputs: Any = None  # real inputs to compare with PyTorch on; None: random ones
-    input_spec: InputSpec | None = None  # what an input is, if the model does not know
-    tolerance: float = 1e-4  # of the largest answer; float32 graphs agree to about 1e-6
-    tell: Callable[[str], object] = lambda line: None  # called with a line for each step
 
 
 def _take_old_keywords(function: Export) -> Export:
@@ -55,8 +38,8 @@ def _take_old_keywords(function: Export) -> Export:
         int8 = keywords.get("int8")
         named = isinstance(int8, Sequence) and bool(int8) and isinstance(int8[0], str)
         if "calibration" in keywords or isinstance(int8, bool) or named:
-            calibration = keywords.pop("calibration", None) or ()
-            keywords["int8"] = calibration if int8 else None
+            calibration = keywords.pop("calibration", None)
+            keywords["int8"] = None if not int8 else () if calibration is None else calibration
             if named:
                 old["int8_runtimes"] = int8
             moved.append("int8=True with calibration=batches is now int8=batches")
@@ -111,7 +94,7 @@ def export(
     manifest = describe(model, options.input_spec)
     manifest = replace(manifest, modes=_chosen_modes(manifest, modes))
     check_finite(model)
-    calibration = [] if int8 is None else list(int8)
+    calibration = [int8] if hasattr(int8, "shape") else list(int8 or ())  # one batch, or several
     evaluation = None if evaluation is None else list(evaluation)
     runtimes = []
     if int8 is not None:
@@ -125,9 +108,7 @@ def export(
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         with eval_mode(model, inference=False):
-            work = ExportFolder(
-                model, part, manifest, options.inputs, options.tolerance, options.tell
-            )
+            work = ExportFolder(model, part, manifest, options)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
             if options.accuracy is not None:
                 work.enter_accuracy(options.accuracy)
@@ -136,7 +117,7 @@ def export(
             if options.validation is not None:
                 work.calibrate_cascade(list(options.validation))
             for runtime in runtimes:
-                work.write_int8(runtime, calibration, evaluation or (), options.max_loss)
+                work.write_int8(runtime, calibration, evaluation or ())
             if measure:
                 work.measure_times()
             work.finish(formats)

@@ -46,6 +46,10 @@ class Graphs:
     difference: dict[str, float] = field(default_factory=dict)  # from eager, relative, per mode
     notes: dict[str, Any] = field(default_factory=dict)  # how it was quantised
 
+    def graph(self, active_streams: int, *, masked: bool) -> str:
+        """Name the file of one mode's graph, with or without a mask."""
+        return self.modes[str(active_streams)]["masked" if masked else "plain"]
+
 
 @dataclass(frozen=True)
 class Manifest:

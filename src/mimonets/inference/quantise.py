@@ -1,14 +1,10 @@
-"""int8 graphs: static, per channel, held to the accuracy of float32 in every mode.
+"""Write int8 graphs for ONNX Runtime and OpenVINO: static, per channel.
 
 Products of 8-bit numbers are added up in 16 bits on CPUs without VNNI, and saturate: there weights
-get 7 bits. What is lost is measured; the layers that hurt most stay in float if that repairs it.
+get 7 bits. A fraction of the layers, those that int8 hurts most, can stay in float.
 """
 
-import io
-import logging
-import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,7 @@ import numpy as np
 from mimonets._inputs import Array
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.manifest import Manifest
-from mimonets.inference.trace import SharedWeights
+from mimonets.inference.trace import SharedWeights, quiet
 
 Feeds = dict[str, Array]
 
@@ -52,7 +48,7 @@ class Int8Writer:
         for which, source in self.manifest.formats["onnx"].modes[mode].items():
             path = f"{self.name}/{Path(source).stem}{self.suffix}"
             feeds = list(self._feeds(active_streams, masked=which == "masked"))
-            with _quiet():
+            with quiet():
                 skipped += self.write(self.export / source, self.export / path, feeds, fraction)
             self.graphs[mode][which] = path
         self.left_in_float[mode] = sorted(set(skipped))
@@ -283,15 +279,3 @@ def _inputs_and_mask(batch: Any) -> tuple[Array, Any]:
         mask = np.asarray(batch[1]) if len(batch) == 3 else None
         return np.asarray(batch[0]), mask
     return np.asarray(batch), None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the quantisers' remarks and progress bars from the user."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

@@ -56,8 +56,7 @@ class ProgramBackend:
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Load the program of one mode."""
-        which = "masked" if masked else "plain"
-        path = self.folder / self.graphs.modes[str(active_streams)][which]
+        path = self.folder / self.graphs.graph(active_streams, masked=masked)
         # Traced with several groups; one is as good, and every export is compared with one too.
         module = torch.export.load(path).module(check_guards=False)
 

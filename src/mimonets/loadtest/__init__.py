@@ -1,7 +1,6 @@
-"""Measure a server or simulate one: arrivals, load, other policies, and isolation of inputs.
+"""Measure a server or simulate one: arrivals, load, and other policies to compare with.
 
 ``workloads`` makes arrival times, ``load`` sends requests at these times, ``simulator`` plays them
 through the server's own policy without a server. ``contenders`` are other policies, ``comparison``
-runs all of them. ``isolation`` measures how much a neighbour in a group can change an answer, and
-``demo`` is the load behind the slider of the server's page.
+runs all of them, and ``demo`` is the load behind the slider of the server's page.
 """

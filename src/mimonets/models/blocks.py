@@ -111,7 +111,7 @@ class SuperposedMLPBlock(Block):
         bundle = self.bundle(x, mask, dim=1)
         return self.retrieve(bundle, self.attend(normed, normed, mask), x)
 
-    def carry(self, x: Tensor | FactoredStreams, mask: Tensor | None) -> FactoredStreams:
+    def forward_factored(self, x: Tensor | FactoredStreams, mask: Tensor | None) -> FactoredStreams:
         """Do what ``forward`` does, without writing the streams down; inference only."""
         if isinstance(x, Tensor):
             bundle, attended = self.bundle(x, mask, dim=1), self.attend_streams(self.norm1(x), mask)
@@ -120,14 +120,14 @@ class SuperposedMLPBlock(Block):
             m, n = x.keys.shape[:2]
             keys = self.embedding_keys[:m, :n]
             bundle = x.bundle(keys, mask)
-            attended = self.attend_carried(x.normed(self.norm1, mask), mask, keys)
+            attended = self.attend_factored(x.normed(self.norm1, mask), mask, keys)
         return FactoredStreams(self.feed_forward(bundle + attended), keys)
 
     def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to streams that are written down: (g, m, n, t, e) -> (g, n, t, e)."""
         return self.attend(normed, normed, mask)
 
-    def attend_carried(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
+    def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Attend to streams of which only the norms are known: (g, n, t, e)."""
         attention = cast(FavorS, self.attention)
         m, n = keys.shape[:2]
@@ -198,6 +198,6 @@ class FullySuperposedBlock(SuperposedMLPBlock):
         over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
         return self.attend(over_m, over_n, mask)
 
-    def attend_carried(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
+    def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Bundle norms, project and attend: (g, n, t, e)."""
         return self.attend(normed.bundle_over_m(keys), normed.bundle_over_n(keys), mask)

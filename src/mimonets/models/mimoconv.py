@@ -65,7 +65,7 @@ class MIMOConvConfig(WideResNetConfig):
                 f"bind_after_stage={self.bind_after_stage} leaves nothing to share: the trunk has "
                 f"three stages, so choose 0, 1 or 2."
             )
-        return found + binding_problems(self, features=self.bound_maps)
+        return found + binding_problems(self)
 
     @property
     def bound_maps(self) -> int:
@@ -106,7 +106,7 @@ class MIMOConv(ImageModel):
         super().__init__(config)
         self.stem = Stem(config)
         strides = 2 ** (2 - max(0, config.bind_after_stage - 1))  # of the stages that follow
-        settings = BindingSettings.of(config, features=config.bound_maps, strides=strides)
+        settings = BindingSettings.of(config, strides=strides)
         self.binding = make_binding(config.binding, settings, generator)
         self.trunk = Trunk(config, config.num_streams, private_stages=config.bind_after_stage)
         shared = config.readout == "shared"

@@ -91,15 +91,15 @@ class MIMOFormer(SequenceModel):
         x = fold_streams(x, m * n, active).unflatten(1, (m, n))  # g m n t e
         if mask is not None:
             mask = fold_streams(mask, m * n, active).unflatten(1, (m, n))  # g m n t
-        if self._can_carry(x):
-            features = self._carry(x, mask)
+        if self._can_factor(x):
+            features = self._encode_factored(x, mask)
         else:
             for block in self.blocks:
                 x = block(x, mask, self.warm_up)
             features = self.summarise(x, mask)
         return unfold_streams(features.flatten(1, 2), batch_size, active)  # g (m n) e
 
-    def _can_carry(self, x: Tensor) -> bool:
+    def _can_factor(self, x: Tensor) -> bool:
         """Whether the exact algebra of inference serves: no gradients, and streams that share z."""
         return (
             self.config.superpose != "attention"
@@ -109,15 +109,15 @@ class MIMOFormer(SequenceModel):
             and x.dtype in (torch.float32, torch.float64)
         )
 
-    def _carry(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _encode_factored(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Run blocks and read-out on what the streams share; the same up to rounding."""
         first, *others = cast(list[SuperposedMLPBlock], list(self.blocks))
-        carried = first.carry(x, mask)
+        factored = first.forward_factored(x, mask)
         for block in others:
-            carried = block.carry(carried, mask)
+            factored = block.forward_factored(factored, mask)
         if self.config.head != "next_token" and self.config.pooling == "mean":
-            return carried.pooled(self.norm, mask)
-        return self.summarise(carried.streams(), mask)
+            return factored.pooled(self.norm, mask)
+        return self.summarise(factored.streams(), mask)
 
     @property
     def title(self) -> str:

@@ -51,7 +51,6 @@ class SuperposedConfig(Config):
     trainable_keys: bool = True  # of hrr and matrix; signs (hadamard) stay what they are
     builder: str = ""  # what builds the network again when it is loaded, see register_builder
     builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
-
     unbinding: InitVar[str | None] = None  # the old name of readout
 
     def __post_init__(self, unbinding: str | None) -> None:
@@ -96,9 +95,8 @@ class SuperposedConfig(Config):
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Read settings by name; refuse names that are none."""
         known = [setting.name for setting in fields(cls)]
-        old = "unbinding"
         for name in settings:
-            if name not in (*known, old):
+            if name not in (*known, "unbinding"):
                 raise ValueError(
                     f"superpose() has no setting {name!r}{did_you_mean(name, known)}: it has "
                     f"{', '.join(known)}."
@@ -180,7 +178,7 @@ def insert(
     leaving = _features(seen.get("unbound"), config.unbind_before, "takes", least=2)
     options: dict[str, Any] = {"dtype": entering.dtype, "device": entering.device}
     dim = entering.shape[feature_axis(entering)]
-    settings = BindingSettings.of(config, features=dim, keeps_size=True)
+    settings = BindingSettings.of(config, bound_maps=dim, keeps_size=True)
     binding = make_binding(config.binding, settings, generator).to(**options)
     problems = binding.problems(
         Boundary(config.bind_after, entering), Boundary(config.unbind_before, leaving)

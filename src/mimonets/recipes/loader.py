@@ -198,7 +198,7 @@ def _without_circles(value: Any) -> Any:
     return value
 
 
-def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:
+def _setting_problems(section: str, config_class: Any, settings: dict[str, Any]) -> list[str]:
     """Say everything that is wrong with a section, setting by setting."""
     known = [field.name for field in fields(config_class)]
     removed = settings.keys() & REMOVED if section == "train" else set()
@@ -232,7 +232,7 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
     return problems
 
 
-def _as_text(config_class: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
+def _as_text(config_class: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Write numbers as text where names are wanted: train.precision=32 means "32"."""
     hints = _hints(config_class)
     return {
@@ -243,7 +243,7 @@ def _as_text(config_class: type[Any], settings: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> Any:
+def _typed(section: str, config_class: Any, settings: dict[str, Any]) -> Any:
     """Turn what YAML read into the types of the fields, and those into a config.
 
     Nearly every value fits as it is. The rest, such as ``1e-3``, which YAML takes for text, and
@@ -289,18 +289,18 @@ def _as_type(hint: Any, value: Any) -> Any:
     raise TypeError(f"{value!r} is no {hint}")
 
 
-def _may_be_null(config_class: type[Any], name: str) -> bool:
+def _may_be_null(config_class: Any, name: str) -> bool:
     hint = _hints(config_class).get(name)
     return hint is None or NoneType in get_args(hint)
 
 
 @cache
-def _hints(config_class: type[Any]) -> dict[str, Any]:
+def _hints(config_class: Any) -> dict[str, Any]:
     return get_type_hints(config_class)
 
 
 @cache
-def _parser(section: str, config_class: type[Any]) -> "ArgumentParser":
+def _parser(section: str, config_class: Any) -> "ArgumentParser":
     from jsonargparse import ArgumentParser  # 0.2 s, and seldom needed
 
     parser = ArgumentParser(exit_on_error=False)

@@ -13,10 +13,11 @@ from typing import Any
 
 from mimonets.data.interface import as_batches
 from mimonets.training.batch import shard
+from mimonets.training.checks import check_batch, check_fit
 from mimonets.training.config import TrainConfig
 from mimonets.training.epoch_end import end_epoch, finish, validate
 from mimonets.training.identity import Identity
-from mimonets.training.launch import check_batch, check_fit, launch_fabric, workplace
+from mimonets.training.launch import launch_fabric, training_setup
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
 from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.state import TrainState
@@ -65,7 +66,7 @@ def train(
     batches = shard(train_batches, fabric.global_rank, fabric.world_size)
     same_batches = shard(train_batches, 0, fabric.world_size)  # on every process
     run = RunFolder(run_dir, writes=fabric.is_global_zero)
-    with closing(run), workplace(model, config, fabric.device), listening_for_stop() as stop:
+    with closing(run), training_setup(model, config, fabric.device), listening_for_stop() as stop:
         with fabric.rank_zero_first():
             run.open(Identity.of(model, config, recipe), resume=resume)
         state = TrainState(fabric, model, config, len(batches), teacher)

@@ -65,16 +65,8 @@ class TrainResult:
 
     def as_dict(self) -> Row:
         """Give what is not in other files of the run folder as plain data for JSON."""
-        return {
-            "final": self.final,
-            "training": self.training,
-            "keep": self.keep,
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "not_finite": self.not_finite,
-            "seconds": self.seconds,
-            "slopes": self.slopes,
-        }
+        names = ("final", "training", "keep", "steps", "skipped", "not_finite", "seconds", "slopes")
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_dict(cls, found: Row, run_dir: Path, history: list[Row]) -> Self:

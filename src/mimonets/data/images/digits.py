@@ -1,6 +1,7 @@
 """Scikit-learn's digits: real data that needs no download."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -58,6 +59,7 @@ def load_digits_writers(config: DataConfig) -> Splits[ImageSet]:
     )
 
 
+@cache
 def _read() -> ImageSet:
     digits = need("sklearn.datasets", "scikit-learn").load_digits()
     images = torch.from_numpy((digits.images * 255 / 16).round().astype(np.uint8)).unsqueeze(1)

@@ -25,6 +25,7 @@ SYMBOLS = [*DIGITS, *OPERATORS, "X"]
 TOKEN_OF = {symbol: token for token, symbol in enumerate(SYMBOLS, start=1)}  # 0 is padding
 TOKEN_OF["]"] = TOKEN_OF["X"]
 VOCAB_SIZE = len(SYMBOLS) + 1
+ROUNDS_IN_VAIN = 100  # without a new tree: there are no more
 
 
 def load_listops(config: DataConfig) -> Splits[SequenceSet]:
@@ -163,7 +164,7 @@ def _generate(sizes: tuple[int, int, int], least: int, most: int, seed: int) -> 
                         labels.append(label)
                 advance(len(kept) - before)
                 in_vain = 0 if len(kept) > before else in_vain + 1
-                if in_vain == 100:
+                if in_vain == ROUNDS_IN_VAIN:
                     raise ValueError(
                         f"listops: there seem to be only {len(seen)} different trees of more than "
                         f"{least} and fewer than {most} tokens; {sum(sizes)} are asked for: lower "

@@ -3,8 +3,10 @@ import pytest
 import torch
 
 import mimonets as mn
-from mimonets.loadtest.isolation import by_gradient, constant, measure_isolation, noise
+from benchmark_files import load_benchmark
 from serving.fakes import TINY
+
+isolation = load_benchmark("isolation")
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +25,11 @@ def test_neighbours_by_gradient_do_more_harm_than_noise(model):
     victims = rng.standard_normal((16, 1, 8, 8), dtype=np.float32)
     labels = answer(victims, 1).argmax(axis=1)
     attacks = {
-        "noise": noise(1.0, rng),
-        "gradient": by_gradient(model, limit=2.0, steps=5),
-        "not finite": constant(float("nan")),
+        "noise": isolation.noise(1.0, rng),
+        "gradient": isolation.by_gradient(model, limit=2.0, steps=5),
+        "not finite": isolation.constant(float("nan")),
     }
-    rows = measure_isolation(answer, victims, labels, attacks, (1, 4), rng=rng)
+    rows = isolation.measure_isolation(answer, victims, labels, attacks, (1, 4), rng=rng)
     found = {(row.neighbours, row.active_streams): row for row in rows}
     assert found["gradient", 4].flipped > found["noise", 4].flipped
     assert found["not finite", 4].lost == 1.0
