@@ -195,7 +195,7 @@ def test_datamux_carries_as_many_sequences_as_it_says():
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "svhn"])
 def test_image_recipes_train_the_authors_network(data):
     for name in recipe_names():
-        if name.startswith(f"{data}-") and not re.search("-(cpu|map)-", name):
+        if name.startswith(f"{data}-") and not re.search("-(cpu|map|regime-wideresnet)-", name):
             model = load_recipe(name).model
             assert (model.shortcut_norm, model.final_norm) == (True, False), name
     if data == "svhn":
