@@ -24,6 +24,12 @@ RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> where it is now
         **_SLIMMABLE,
         **{name: f"mimonets.checkpoints.{name}" for name in _CHECKPOINTS},
     },
+    "mimonets.theory": {
+        "Estimate": "mimonets.experiments.bounds_simulation.Estimate",
+        "plot_bounds": "mimonets.experiments.bounds_plots.plot_bounds",
+        "plot_relu_kernel": "mimonets.experiments.bounds_plots.plot_relu_kernel",
+        "theory_report": "mimonets.experiments.bounds_report.theory_report",
+    },
 }
 
 

@@ -79,7 +79,7 @@ def test_several_models_race_together_against_one_performer():
         "Performer",
     ]
     assert result.baselines == ["Performer"]
-    assert result.networks["Performer"] == PerformerConfig(**small)
+    assert result.candidates["Performer"].network == PerformerConfig(**small)
 
 
 @pytest.mark.slow

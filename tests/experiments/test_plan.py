@@ -73,10 +73,10 @@ def test_a_plan_of_ones_own_is_one_file(tmp_path):
     path.write_text(MINE)
     experiment = find_experiment(str(path))
     assert experiment.name == "mine"
-    assert experiment.commands == (
+    assert experiment.commands == [
         "mimonets train digits-mimoconv-n4 --set train.epochs=10 --seeds 2 "
         "--out runs/reproduce/digits-mimoconv-n4,epochs=10",
-    )
+    ]
 
 
 @pytest.mark.parametrize(
