@@ -190,8 +190,6 @@ class MIMOConv(ImageModel):
     @classmethod
     def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
         """Give older names those of today."""
-        if config.get("views") == "flips":
-            raise ValueError("views='flips' was removed: mimonets 0.2.0 is the last that loads it.")
         return {**config, "binding": "matrix"} if config.get("binding") == "mbat" else config
 
     def isometry_penalty(self) -> Tensor:
