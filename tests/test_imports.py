@@ -55,7 +55,8 @@ with tempfile.TemporaryDirectory() as folder:
     shape, kind, reason = run_without(FOR_THE_COMMAND_LINE, program).splitlines()
     assert shape == "torch.Size([2, 3])"
     assert kind == "MIMOConv"
-    assert reason == "The Hugging Face Hub needs its library: pip install huggingface-hub."
+    assert "The Hugging Face Hub needs huggingface_hub" in reason
+    assert "pip install 'mimonets[hub]'" in reason
 
 
 def test_importing_the_package_imports_no_library_at_all():
