@@ -7,8 +7,8 @@ Two conventions, counted side by side:
 * *paper*: the paper's tables, which add 2 per element for batch norm and 1 for an activation or a
   pooled element.
 
-Parts that run once per input (stem, classifier) cost the same in every mode. The trunk runs once
-per group, so its cost is shared by the active inputs.
+Parts that run once per input (stem, classifier) cost the same at every operating point. The
+trunk runs once per group, so its cost is shared by the active inputs.
 """
 
 import copy

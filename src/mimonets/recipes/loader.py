@@ -61,6 +61,12 @@ class Recipe:
             f"#   expect  docs/results.md, for what has been run\n"
         ) + yaml.safe_dump(settings, sort_keys=False)
 
+    def with_data_dir(self, data_dir: str | Path | None) -> "Recipe":
+        """Give the same experiment with its files there; see :func:`find_data_dir`."""
+        if data_dir is None:
+            return self
+        return replace(self, data=replace(self.data, dir=find_data_dir(data_dir, self.data.name)))
+
     def with_seed(self, seed: int) -> "Recipe":
         """Give the same experiment with another seed for weights and batches."""
         return replace(self, train=replace(self.train, seed=seed))
@@ -125,16 +131,21 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
 
 
 def data_settings(data_dir: str | Path | None, dataset: str) -> list[str]:
-    """Point a recipe at its files: in the folder itself, or in one named after the data set.
+    """Point a recipe at its files, as overrides.
 
     >>> data_settings("data", "mnist"), data_settings(None, "mnist")
     (['data.dir="data"'], [])
     """
     if data_dir is None:
         return []
-    own = Path(data_dir) / dataset
     # As it stands: YAML would read the two halves of an escaped emoji as two characters.
-    return [f"data.dir={json.dumps(str(own if own.is_dir() else data_dir), ensure_ascii=False)}"]
+    return [f"data.dir={json.dumps(find_data_dir(data_dir, dataset), ensure_ascii=False)}"]
+
+
+def find_data_dir(data_dir: str | Path, dataset: str) -> str:
+    """Find the files of a data set: in the folder itself, or in one in it named after the set."""
+    own = Path(data_dir) / dataset
+    return str(own if own.is_dir() else data_dir)
 
 
 def _sections(settings: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
