@@ -18,8 +18,8 @@ def add_parser(subparsers: Any) -> None:
         help="inputs per second at every operating point, against single-input networks",
         description="Time the operating points of models against what one would run instead: for a "
         "MIMOConv the same network with one stream and a plain WideResNet of the same depth and "
-        "width, for a MIMOFormer the Performer. All interleaved in one process, after a warm-up. Weights are "
-        "random; speed does not depend on them.",
+        "width, for a MIMOFormer the Performer. All interleaved in one process, after a warm-up. "
+        "Weights are random; speed does not depend on them.",
     )
     add_model(parser, several=True)
     add_json(parser)

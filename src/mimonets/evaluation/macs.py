@@ -65,6 +65,15 @@ class Cost:
         """MACs as the paper counts them."""
         return sum(part.paper for part in self.parts)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain data for JSON, in MACs per input."""
+        return {
+            "point": self.point.name,
+            "active_streams": self.active_streams,
+            "paper": {**{part.name: part.paper for part in self.parts}, "total": self.paper},
+            "plain": {**{part.name: part.plain for part in self.parts}, "total": self.plain},
+        }
+
     def __getitem__(self, part: str) -> PartCost:
         return next(found for found in self.parts if found.name == part)
 

@@ -12,20 +12,6 @@ from mimonets._operating_point import OperatingPoint
 from mimonets._show import mmac
 from mimonets.evaluation.accuracy import PointAccuracy
 from mimonets.evaluation.bench import BenchResult
-from mimonets.evaluation.macs import Cost
-
-
-def cost_dict(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """Give costs as plain data for JSON, in MACs per input."""
-    return [
-        {
-            "point": cost.point.name,
-            "active_streams": cost.active_streams,
-            "paper": {**{part.name: part.paper for part in cost.parts}, "total": cost.paper},
-            "plain": {**{part.name: part.plain for part in cost.parts}, "total": cost.plain},
-        }
-        for cost in costs
-    ]
 
 
 def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:

@@ -91,28 +91,22 @@ def time_shares(
     model: nn.Module, inputs: Tensor, *, rounds: int = 10, **arguments: Any
 ) -> dict[str, float]:
     """Measure which share of a pass each part of the model takes; the median over the rounds."""
-    starts: dict[str, float] = {}
+    parts = {child: part for part, child in model.named_children()}
+    starts: dict[nn.Module, float] = {}
     spent: dict[str, float] = {}
     collected: list[dict[str, float]] = []
-    handles = []
 
-    def enter(part: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            _synchronize()
-            starts[part] = time.perf_counter()
+    def enter(child: nn.Module, *_: object) -> None:
+        _synchronize()
+        starts[child] = time.perf_counter()
 
-        return hook
+    def leave(child: nn.Module, *_: object) -> None:
+        _synchronize()
+        part = parts[child]
+        spent[part] = spent.get(part, 0.0) + time.perf_counter() - starts[child]
 
-    def leave(part: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            _synchronize()
-            spent[part] = spent.get(part, 0.0) + time.perf_counter() - starts[part]
-
-        return hook
-
-    for part, child in model.named_children():
-        handles.append(child.register_forward_pre_hook(enter(part)))
-        handles.append(child.register_forward_hook(leave(part)))
+    handles = [child.register_forward_pre_hook(enter) for child in parts]
+    handles += [child.register_forward_hook(leave) for child in parts]
     try:
         for _ in range(rounds + 1):
             spent.clear()
