@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,14 @@ class Contender:
     name: str
     run: Callable[[], object]
     inputs: int
+
+
+class Speedup(NamedTuple):
+    """How many times as fast one contender is as another, over the rounds."""
+
+    median: float
+    low: float  # quartiles
+    high: float
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Timing:
         low, _, high = quartiles(self.seconds)
         return self.inputs / high, self.inputs / low
 
-    def speedup_over(self, other: "Timing") -> tuple[float, float, float]:
+    def speedup_over(self, other: "Timing") -> Speedup:
         """Compare round by round: median and quartiles of the ratio of inputs per second.
 
         The rounds are neighbours in time, so a machine that slows down for a while slows both.
@@ -49,7 +57,7 @@ class Timing:
                 for mine, theirs in zip(self.seconds, other.seconds, strict=True)
             ]
         )
-        return middle, low, high
+        return Speedup(middle, low, high)
 
 
 def race(

@@ -133,11 +133,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
         "recipe": trial.recipe,
         "settings": list(trial.settings),
         "seed": seed,
-        "commit": where["commit"],
-        "date": where["date"],
-        "cpu": where["cpu"],
-        "threads": where["threads"],
-        "torch": where["torch"],
+        **{name: where[name] for name in ("commit", "date", "cpu", "threads", "torch")},
         **outcome,
         "history": [_brief(row) for row in epochs[::-1][::stride][::-1]],
     }
@@ -168,19 +164,19 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
     for point, title in row_titles(trial):
-        mode = point.number
-        found = [run["test"][str(mode)] for run in mine]
-        by_seed = {run["seed"]: 100 * run["test"][str(mode)]["accuracy"] for run in mine}
+        found = {run["seed"]: run["test"][str(point.number)] for run in mine}
+        by_seed = {seed: 100 * one["accuracy"] for seed, one in found.items()}
+        macs = next((one["macs"] for one in found.values()), None)
         rows.append(
             accuracy_row(
                 title,
                 *mean_and_deviation(list(by_seed.values())),
                 seeds=len(found),
                 by_seed=by_seed,
-                paper=trial.paper.get(mode, (None, None)),
+                paper=trial.paper.get(point.number, (None, None)),
                 our_recipe=trial.our_recipe,
                 scaled_down=trial.scaled_down,
-                macs=found[0]["macs"] if found else None,
+                macs=macs,
                 group=trial.group,
                 variant=trial.variant,
                 streams=point.inputs_per_pass,
@@ -190,7 +186,6 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
         )
         if trial.foreign:
             judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
-            macs = found[0]["macs"] if found else None
             rows += uncertainty_rows(title, point, judged, trial.group, macs)
     return rows
 
