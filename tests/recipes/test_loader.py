@@ -9,7 +9,6 @@ import yaml
 import mimonets as mn
 from mimonets.models.registry import model_class_for
 from mimonets.recipes import (
-    data_settings,
     load_recipe,
     make_recipe,
     model_config,
@@ -276,19 +275,13 @@ def test_sections_of_another_shape_get_a_sentence():
         make_recipe("x", "y", {})
 
 
-def test_a_folder_with_an_emoji_is_found(tmp_path):
+def test_files_are_found_in_the_folder_or_in_one_named_after_the_set(tmp_path):
     folder = tmp_path / "data \N{GRINNING FACE} 'x'"
     (folder / "mnist").mkdir(parents=True)
-    settings = data_settings(folder, "mnist")
-    assert load_recipe("mnist-mimoconv-n4", settings).data.dir == str(folder / "mnist")
-    assert load_recipe("svhn-mimoconv-n4", data_settings(folder, "svhn")).data.dir == str(folder)
-
-
-def test_a_path_with_an_emoji_arrives_whole(tmp_path):
-    folder = tmp_path / "data 😀"
-    folder.mkdir()
-    recipe = load_recipe("mnist-mimoconv-n4", data_settings(folder, "mnist"))
-    assert recipe.data.dir == str(folder)
+    for name, place in (("mnist", folder / "mnist"), ("svhn", folder)):
+        assert load_recipe(f"{name}-mimoconv-n4").with_data_dir(folder).data.dir == str(place)
+    recipe = load_recipe("mnist-mimoconv-n4")
+    assert recipe.with_data_dir(None) == recipe
 
 
 def test_an_unknown_setting_without_a_value_is_named_too():

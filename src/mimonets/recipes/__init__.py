@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from mimonets.recipes.families import recipe_names, recipe_summaries
     from mimonets.recipes.loader import (
         Recipe,
-        data_settings,
         load_recipe,
         make_recipe,
         model_config,
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Recipe",
-    "data_settings",
     "load_recipe",
     "make_recipe",
     "model_config",

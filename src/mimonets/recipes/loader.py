@@ -137,18 +137,6 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
     return load_recipe(recipe_or_folder, overrides).model
 
 
-def data_settings(data_dir: str | Path | None, dataset: str) -> list[str]:
-    """Point a recipe at its files, as overrides.
-
-    >>> data_settings("data", "mnist"), data_settings(None, "mnist")
-    (['data.dir="data"'], [])
-    """
-    if data_dir is None:
-        return []
-    # As it stands: YAML would read the two halves of an escaped emoji as two characters.
-    return [f"data.dir={json.dumps(find_data_dir(data_dir, dataset), ensure_ascii=False)}"]
-
-
 def find_data_dir(data_dir: str | Path, dataset: str) -> str:
     """Find the files of a data set: in the folder itself, or in one in it named after the set."""
     own = Path(data_dir) / dataset
