@@ -19,6 +19,8 @@ The parts that one file holds come from one commit: the first part of another on
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -27,6 +29,7 @@ import torch
 
 from mimonets import (
     Engine,
+    ExportOptions,
     MIMOConv,
     MIMOConvConfig,
     MIMOFormer,
@@ -38,8 +41,8 @@ from mimonets import (
 from mimonets._memory import keep_freed_memory
 from mimonets.cli.main import main as main_command
 from mimonets.evaluation import count_macs
-from mimonets.evaluation.engines import SIZE, median_ratio, memory_of, products
 from mimonets.evaluation.provenance import environment
+from mimonets.evaluation.throughput import quartiles
 from mimonets.inference import cpu_features, read_manifest
 from mimonets.recipes import load_recipe
 from mimonets.recipes.execute import read_run
@@ -47,6 +50,25 @@ from mimonets.recipes.execute import read_run
 RESULT = Path(__file__).parents[1] / "results" / "bench-engines.json"
 ENGINES = ("torch", "onnxruntime", "openvino", "openvino-bf16", "onnxruntime-int8", "openvino-int8")
 BATCH = 16
+SIZE = 1536  # of the matrices whose product is the machine's best
+
+# A process without PyTorch, as a server would be: open modes, call each with one group.
+OPEN_AND_MEASURE = """
+import json, sys, time
+import numpy as np
+from mimonets.inference import Engine
+from mimonets.inference.choose import example_inputs
+
+start = time.process_time()
+engine = Engine(sys.argv[1], sys.argv[2], threads=int(sys.argv[3]))
+first = None
+for mode in map(int, sys.argv[4:]):
+    engine(example_inputs(engine.input_spec, engine.manifest.answers_per_group(mode)), mode)
+    first = first or time.process_time() - start
+with open("/proc/self/smaps_rollup", encoding="utf-8") as file:
+    size = next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+print(json.dumps({"pss_megabytes": size / 1024, "first_answer_cpu_seconds": first}))
+"""
 
 
 def networks():
@@ -65,13 +87,12 @@ def prepare(folder):
         export(
             model,
             folder / name,
-            int8=True,
-            calibration=[images],
+            int8=[images],
             evaluation=[(images, np.zeros(len(images), np.int64))],
-            max_loss=100,
             measure=False,
-            inputs=images,
-            tell=lambda line: print(line, flush=True),
+            options=ExportOptions(
+                max_loss=100, inputs=images, tell=lambda line: print(line, flush=True)
+            ),
         )
 
 
@@ -92,7 +113,10 @@ def race(contenders, rounds, warmup=1):
 
 def ratio(seconds, one, other):
     """Say how many times as fast ``one`` is as ``other``, round by round."""
-    return median_ratio(seconds[one], seconds[other])
+    low, middle, high = quartiles(
+        [b / a for a, b in zip(seconds[one], seconds[other], strict=True)]
+    )
+    return {"median": middle, "low": low, "high": high}
 
 
 MODELS = dict.fromkeys(
@@ -153,6 +177,28 @@ def large(folder, rounds, batch=64):
         "over_one_active": {name: ratio(seconds, f"{name}, 4", f"{name}, 1") for name in names},
         "seconds": seconds,
     }
+
+
+def products():
+    """Make large matrix products: what the machine gives at best."""
+    a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
+    whole = torch.randint(-127, 127, (SIZE, SIZE), dtype=torch.int8)
+    return {"float32": lambda: a @ b, "int8": lambda: torch._int_mm(whole, whole)}
+
+
+def memory_of(folder, engine, modes, threads):
+    """Measure the proportional set size with no, one and all modes open, a fresh process each."""
+    found = {}
+    for what, some in (("nothing", []), ("one mode", modes[-1:]), ("all modes", modes)):
+        arguments = [str(folder), engine, str(threads), *map(str, some)]
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN_AND_MEASURE, *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found[what] = json.loads(done.stdout)
+    return found
 
 
 def memory(folder):
@@ -222,7 +268,8 @@ def former(folder, rounds):
         streams = model.num_streams
         if not place.is_dir():
             short = torch.from_numpy(tokens[:, :64])
-            export(model, place, modes=(streams,), measure=False, inputs=short)
+            options = ExportOptions(inputs=short)
+            export(model, place, modes=(streams,), measure=False, options=options)
         mine = tokens[: max(2, streams)]  # a Performer's sequences are as fast in any number
         for backend in ("torch", "openvino"):
             engine = Engine(place, backend, threads=1)

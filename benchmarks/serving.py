@@ -250,24 +250,25 @@ def simulated(piece: dict, accuracies: dict[int, float], capacity: float) -> dic
     long as at the start.
     """
     from mimonets.loadtest.contenders import contenders
-    from mimonets.loadtest.simulator import simulate
-    from mimonets.serving.modes import Mode, ServiceTime, useful_modes
+    from mimonets.loadtest.simulator import simulate, superposed_points
+    from mimonets.serving.operating_points import ServiceTime, useful_points
 
     rows = {row["contender"]: row for row in piece["rows"]}
     is_busy = rows["fixed 1"]["refused"] > 0.05
     answers = rows["fixed 1"]["status"]["200"] / SLOT if is_busy else capacity
     time = ServiceTime(per_pass=1 / answers)
-    modes = useful_modes([Mode(active, time, value) for active, value in accuracies.items()])
+    points = useful_points(superposed_points(accuracies, time))
     names = {
-        f"fixed, {mode.active_streams} active": f"fixed {mode.active_streams}" for mode in modes
+        f"fixed, {point.inputs_per_pass} active": f"fixed {point.inputs_per_pass}"
+        for point in points
     }
     schedule = arrivals(piece["workload"], piece["load"], piece["round"], capacity)
     found = {}
-    for rule, policy in contenders(modes).items():
+    for rule, policy in contenders(points).items():
         name = {**names, "drain test": "policy"}.get(rule)
         if name is not None:
             rng = np.random.default_rng(0)
-            outcome = simulate(policy, schedule, SLO, rng=rng, overhead=0.01, truth=modes)
+            outcome = simulate(policy, schedule, SLO, rng=rng, overhead=0.01, truth=points)
             found[name] = outcome.summary()
     return found
 

@@ -77,7 +77,7 @@ def untrained(place: Path, name: str, depth: int, width: int) -> None:
     ).eval()
     mean, deviation = (125.0, 123.0, 114.0), (63.0, 62.0, 67.0)
     model.input_spec = InputSpec(kind="image", shape=(3, 32, 32), mean=mean, deviation=deviation)
-    mn.export(model, place / name, tell=print)
+    mn.export(model, place / name, options=mn.ExportOptions(tell=print))
     pixels = np.random.default_rng(0).integers(0, 256, size=(64, 3, 32, 32), dtype=np.uint8)
     np.savez(place / f"{name}-samples.npz", inputs=pixels)
 
@@ -100,7 +100,8 @@ def main(folder: str) -> None:
         with torch.no_grad():
             difference = (wide(images) - small(images)).abs().max().item()
         assert difference < 1e-3, f"{name} answers differently by {difference}"
-        mn.export(wide, place / name, evaluation=[(images, labels)], tell=print)
+        options = mn.ExportOptions(tell=print)
+        mn.export(wide, place / name, evaluation=[(images, labels)], options=options)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ def smaller_images() -> CNN:
 
 APART = {
     "CNN in tiles": (CNN, {**FOUR, "binding": "tiles", "unbind_before": "pool"}),
-    "CNN in tied lanes": (CNN, {**FOUR, "binding": "tied"}),
     "CNN on maps of half the size": (smaller_images, {"num_streams": 1}),
 }
 

@@ -1,7 +1,10 @@
-"""Exported folders that several tests use; each is made once."""
+"""Exported folders that several tests use; each is made once per test run."""
+
+import os
 
 import pytest
 import torch
+from filelock import FileLock
 
 from mimonets import MIMOConv, MIMOConvConfig
 from mimonets.inference import export
@@ -24,8 +27,23 @@ def small_conv():
 
 
 @pytest.fixture(scope="session")
-def exported(small_conv, tmp_path_factory):
+def made_once(tmp_path_factory):
+    """Give a function that finds a folder by its name; the first worker to ask makes it."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+
+    def find(name, make):
+        with FileLock(str(place / f"{name}.lock")):
+            if not (place / name).exists():
+                make(place / name)
+        return place / name
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def exported(small_conv, made_once):
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    folder = tmp_path_factory.mktemp("export") / "conv"
-    return export(small_conv, folder)
+    return made_once("exported", lambda folder: export(small_conv, folder))

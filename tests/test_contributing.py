@@ -95,6 +95,86 @@ class SquareFeatures(FeatureMap):
     def forward(self, x: Tensor) -> Tensor:
         return x.square() + 1e-3
 '''
+BINDING = '''"""Bind by permuting the feature maps: no products at all."""
+
+import torch
+from torch import Generator, Tensor
+
+from mimonets.bindings.binding import Binding, BindingSettings
+from mimonets.vsa import stream_assignment
+
+
+class PermutationBinding(Binding):
+    """Permute the features of every stream in its own order, and add the streams up."""
+
+    summary = "a permutation of the features per stream"
+    orders: Tensor
+
+    def __init__(self, orders: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("orders", orders)
+        self.num_streams = len(orders)
+
+    @classmethod
+    def make(
+        cls, settings: BindingSettings, generator: Generator | None = None
+    ) -> "PermutationBinding":
+        """Draw an order per stream."""
+        drawn = torch.rand(settings.num_streams, settings.bound_maps, generator=generator)
+        return cls(drawn.argsort(dim=1))
+
+    def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
+        """Permute and add up."""
+        x = x[:, stream_assignment(x.shape[1], self.num_streams, x.device)]
+        return sum(x[:, k].index_select(1, order) for k, order in enumerate(self.orders))
+'''
+USES_BINDING = """
+import sys, torch, mimonets as mn
+from fastapi.testclient import TestClient
+from torch import nn
+from mimonets.cli.main import make_parser
+from mimonets.cli.serve import make_server
+from mimonets.serving.app import make_app
+from mimonets.training import TrainConfig, train
+
+IMAGES, LABELS = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
+
+
+def network():
+    layers = [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 10))
+
+
+size = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 10}
+conv = mn.MIMOConv(mn.MIMOConvConfig(**size, num_streams=2, binding="permutation"))
+where = {"bind_after": "0", "unbind_before": "5", "binding": "permutation"}
+own = mn.superpose(network(), num_streams=2, example=IMAGES[:1], **where)
+assert "a permutation of the features per stream" in own.summary
+for name, model in {"conv": conv, "own": own}.items():
+    config = TrainConfig(epochs=1, steps=2, batch_size=4, mixup=0.0, threads=1, evaluate_every=0)
+    data = torch.utils.data.TensorDataset(IMAGES, LABELS)
+    found = train(model, torch.utils.data.DataLoader(data, 8), config, run_dir=f"{name}-run")
+    assert found.steps == 2
+    model.eval()
+    with model.warming_up("solo") if name == "conv" else torch.no_grad():
+        assert model(IMAGES[:3]).isfinite().all()
+    rebuilt = {} if name == "conv" else {"network": network()}
+    model = mn.load(f"{name}-run/model", **rebuilt)
+    model.input_spec = model.default_input_spec()
+    mn.export(model, name, measure=False)
+    engine = mn.Engine(name, backend="onnxruntime")
+    for active in (1, 2):
+        wanted = model(IMAGES[:5], active_streams=active).detach()
+        answers = torch.as_tensor(engine(IMAGES[:5].numpy(), active_streams=active))
+        torch.testing.assert_close(answers, wanted, rtol=1e-4, atol=1e-4)
+    server = make_server(make_parser().parse_args(["serve", name, "--slo-ms", "20000"]))
+    tensor = {"name": "input", "datatype": "FP32", "shape": [2, 1, 8, 8]}
+    tensor["data"] = IMAGES[:2].flatten().tolist()
+    with TestClient(make_app(server), base_url="http://localhost") as client:
+        answer = client.post(f"/v2/models/{name}/infer", json={"inputs": [tensor]})
+    assert answer.status_code == 200, answer.text
+    print(name, "is served")
+"""
 PLAN = """order: 99
 source: "ours: stripes"
 title: Stripes
@@ -209,3 +289,22 @@ def test_a_feature_map(copy):
         "assert answers.isfinite().all()\nprint(tuple(answers.shape))"
     )
     assert copy.run("-c", code).strip() == "(5, 3)"
+
+
+@pytest.mark.slow  # two exports
+def test_a_binding(copy):
+    copy.write("bindings/permutation.py", BINDING)
+    copy.change(
+        "bindings/registry.py",
+        "from mimonets.bindings.tiles import Tiles\n",
+        "from mimonets.bindings.permutation import PermutationBinding\n"
+        "from mimonets.bindings.tiles import Tiles\n",
+    )
+    copy.change(
+        "bindings/registry.py",
+        '    "tiles": Tiles,\n',
+        '    "tiles": Tiles,\n    "permutation": PermutationBinding,\n',
+    )
+    assert len(copy.touched) == 2
+    found = copy.run("-c", USES_BINDING)
+    assert found.split("\n")[-3:-1] == ["conv is served", "own is served"]

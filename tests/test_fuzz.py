@@ -52,12 +52,12 @@ SETTINGS = (
     *("train.epochs", "train.steps", "train.batch_size", "train.lr", "train.optimizer"),
     *("train.schedule", "train.warmup", "train.momentum", "train.modes", "train.fast_share"),
     *("train.exact", "train.solo", "train.curriculum", "train.retrieval", "train.precision"),
-    *("train.accelerator", "train.devices", "train.num_nodes", "train.accumulate", "train.seed"),
-    *("train.threads", "train.evaluate_modes", "train.ema", "train.mixup", "train.isometry"),
+    *("train.accelerator", "train.devices", "train.accumulate", "train.seed"),
+    *("train.threads", "train.evaluate_every", "train.ema", "train.mixup", "train.isometry"),
     *("model", "train.", ".", "", "modle.width", "model.widht", "data.dir.x", "=", "model.=1"),
 )
 # Long or several-process training is what was asked for, not a fault.
-ASKED_FOR = ("train.epochs", "train.steps", "train.devices", "train.num_nodes", "train.threads")
+ASKED_FOR = ("train.epochs", "train.steps", "train.devices", "train.threads")
 ODD_JSON = (None, True, 7, -1, 1e300, 10**12, "x", "", [], [[]], {}, {"a": []}, [1, 2], "\x00")
 
 

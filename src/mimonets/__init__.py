@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mimonets._create import create, list_models
     from mimonets._operating_point import OperatingPoint
     from mimonets.checkpoints import load, save
-    from mimonets.inference import Engine, export
+    from mimonets.inference import Engine, ExportOptions, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
         DataMUXConv,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         superpose,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "DataMUXConv",
@@ -45,6 +45,7 @@ __all__ = [
     "DataMUXFormer",
     "DataMUXFormerConfig",
     "Engine",
+    "ExportOptions",
     "MIMOConv",
     "MIMOConvConfig",
     "MIMOFormer",
@@ -73,6 +74,7 @@ __all__ = [
 _ROOMS = {
     "Engine": "mimonets.inference",
     "OperatingPoint": "mimonets._operating_point",
+    "ExportOptions": "mimonets.inference",
     "create": "mimonets._create",
     "export": "mimonets.inference",
     "list_models": "mimonets._create",

@@ -37,7 +37,7 @@ def to_channels_last(network: nn.Module) -> None:
     """Lay the weights of 2-D convolutions channels last, in place.
 
     ``network.to(memory_format=torch.channels_last)`` does so too, but fails at tensors of five
-    dimensions, such as the weights of tied lanes. Those stay as they are.
+    dimensions, such as those of a 3-D convolution. Those stay as they are.
     """
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.dim() == 4:

@@ -23,3 +23,20 @@ class OperatingPoint:
     inputs_per_pass: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of forward
     accuracy: float | None = None  # fraction of right answers on test data, where it is known
+
+
+def stream_points(num_streams: int) -> tuple[OperatingPoint, ...]:
+    """List the points of a network with streams: one for every number of active streams.
+
+    >>> [point.name for point in stream_points(3)]
+    ['1 active', '2 active', '3 active']
+    """
+    return tuple(
+        OperatingPoint(
+            number=active,
+            name=f"{active} active",
+            inputs_per_pass=active,
+            options={"active_streams": active},
+        )
+        for active in range(1, num_streams + 1)
+    )

@@ -9,14 +9,26 @@ _SLIMMABLE = {
     "GearedWideResNet": "mimonets.models.SlimmableWideResNet",
     "GearedWideResNetConfig": "mimonets.models.SlimmableWideResNetConfig",
 }
-_BINDINGS = ("HRRBinding", "HadamardBinding", "MBATBinding", "PositionBinding", "Tiles")
+_BINDINGS = ("HRRBinding", "HadamardBinding", "PositionBinding", "ShrunkTiles", "Tiles")
+_MATRIX = {"MBATBinding": "mimonets.bindings.MatrixBinding"}
 _CHECKPOINTS = ("ModelCard", "load", "read_config", "save")
 RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> where it is now
     "mimonets": _SLIMMABLE,
-    "mimonets.layers": {name: f"mimonets.bindings.{name}" for name in _BINDINGS},
+    "mimonets.inference.manifest": {"Mode": "mimonets.inference.manifest.PointRecord"},
+    "mimonets.bindings": _MATRIX,
+    "mimonets.layers": {
+        **{name: f"mimonets.bindings.{name}" for name in _BINDINGS},
+        **_MATRIX,
+    },
     "mimonets.models": {
         **_SLIMMABLE,
         **{name: f"mimonets.checkpoints.{name}" for name in _CHECKPOINTS},
+    },
+    "mimonets.theory": {
+        "Estimate": "mimonets.experiments.bounds_simulation.Estimate",
+        "plot_bounds": "mimonets.experiments.bounds_plots.plot_bounds",
+        "plot_relu_kernel": "mimonets.experiments.bounds_plots.plot_relu_kernel",
+        "theory_report": "mimonets.experiments.bounds_report.theory_report",
     },
 }
 

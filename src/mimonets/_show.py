@@ -15,7 +15,7 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Advance]:
+def progress(title: str, total: int, *, in_bytes: bool = False) -> Iterator[Advance]:
     """Show a bar while the block runs; it is erased afterwards. Nothing without a terminal.
 
     >>> with progress("making trees", 2) as advance:
@@ -25,9 +25,10 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         yield lambda count=1: None
         return
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    count = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (*Progress.get_default_columns()[:2], count, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count=1: bar.advance(task, count)

@@ -1,18 +1,13 @@
 """The extents of superposition still attend: measured on recall without training."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "recall_in_superposition.py"
+from benchmark_files import load_benchmark
 
 
 @pytest.fixture(scope="module")
 def accuracy():
-    spec = importlib.util.spec_from_file_location("recall_in_superposition", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_benchmark("recall_in_superposition")
     return lambda *arguments: module.accuracy(*arguments, groups=40)
 
 

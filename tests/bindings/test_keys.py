@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mimonets.bindings import HadamardBinding, HRRBinding, MBATBinding
+from mimonets.bindings import HadamardBinding, HRRBinding, MatrixBinding
 from mimonets.vsa import bipolar_keys, circular_convolution, gaussian_keys, matrix_bind, matrix_keys
 from oracles import gradients
 
@@ -24,7 +24,7 @@ def bind_by_fft(x, keys):
 
 
 @pytest.mark.parametrize(
-    ("layer", "draw"), [(HRRBinding, gaussian_keys), (MBATBinding, matrix_keys)]
+    ("layer", "draw"), [(HRRBinding, gaussian_keys), (MatrixBinding, matrix_keys)]
 )
 @given(
     dim=st.integers(1, 9),
@@ -99,7 +99,7 @@ def test_orthonormal_keys_cost_nothing():
 
 def test_an_isometric_matrix_key_costs_nothing():
     q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
-    assert_close(MBATBinding(q[None]).penalty(), torch.tensor(0.0, dtype=torch.float64))
+    assert_close(MatrixBinding(q[None]).penalty(), torch.tensor(0.0, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("num_streams", [1, 3])

@@ -9,7 +9,7 @@ from mimonets.evaluation.accuracy import (
     final_token,
     wilson_interval,
 )
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 
 
 class InMemory:
@@ -52,7 +52,7 @@ def test_the_ends_of_batches_do_not_matter(active):
 def test_a_last_group_is_filled_with_inputs_that_count_once():
     model, (x, labels) = conv(), images(6)
     found = evaluate(model, InMemory(x, labels, sizes=[4, 2]))[4]
-    with evaluating(model):
+    with eval_mode(model):
         logits = torch.cat([model(x[:4]), model(torch.cat([x[4:], x[:2]]))[:2]])
     assert found.total == 6
     assert found.correct == int((logits.argmax(1) == labels).sum())
@@ -139,7 +139,7 @@ def test_the_training_flag_of_every_module_comes_back():
     model = conv()
     model.train()
     model.stem.eval()
-    with evaluating(model):
+    with eval_mode(model):
         assert not any(module.training for module in model.modules())
     assert model.training
     assert not model.stem.training

@@ -7,8 +7,7 @@ from mimonets import MIMOConv, MIMOConvConfig, MIMOFormer, MIMOFormerConfig
 from mimonets.data import AugmentConfig, ImageBatches, ImageSet, SequenceBatches, SequenceSet
 from mimonets.data.batches import _moved, evaluation_batches
 from mimonets.evaluation.accuracy import answers
-from mimonets.models import find_point
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode, find_point
 
 IMAGES = ImageSet(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.arange(10) % 3, 3, "grey")
 TOKENS = SequenceSet(
@@ -45,7 +44,7 @@ def test_evaluation_runs_on_the_models_device_and_reads_nothing_back(data, where
     kind, config = (MIMOConv, CONV) if data is IMAGES else (MIMOFormer, FORMER)
     with torch.device("meta"):
         model = kind(config)
-    with evaluating(model):
+    with eval_mode(model):
         logits, labels = answers(
             model, evaluation_batches(data, device=where), find_point(model, mode)
         )

@@ -4,14 +4,14 @@ import pytest
 
 from mimonets import MIMOConvConfig
 from mimonets.cli.main import main
-from mimonets.evaluation import BenchSettings
-from mimonets.evaluation.engines import bench_engines, check_engines
+from mimonets.evaluation import BenchSettings, bench
+from mimonets.evaluation.report import bench_table
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 
 
-def test_engines_race_each_other_and_the_plain_network(tmp_path):
+def test_engines_race_each_other_and_the_plain_network():
     config = MIMOConvConfig(
         depth=10,
         width=1,
@@ -21,26 +21,24 @@ def test_engines_race_each_other_and_the_plain_network(tmp_path):
         image_size=8,
         num_classes=5,
     )
-    settings = BenchSettings(batch_size=4, rounds=2, warmup=1, threads=1)
-    record = bench_engines(config, ["eager", "onnxruntime"], tmp_path, [2], settings)
-    assert [(row["engine"], row["active_streams"]) for row in record["rows"]] == [
-        ("eager", 2),
-        ("eager", None),
-        ("onnxruntime", 2),
-        ("onnxruntime", None),
-    ]
-    eager, plain, _, other = record["rows"]
-    assert plain["over_plain_eager"]["median"] == 1.0
-    assert other["over_plain_same_engine"]["median"] == 1.0
-    assert eager["over_plain_eager"] == eager["over_plain_same_engine"]
-    assert all(row["share_of_products"] > 0 for row in record["rows"])
-    memory = record["memory"]["onnxruntime"]
-    assert memory["nothing"]["pss_megabytes"] < memory["one mode"]["pss_megabytes"]
-    assert memory["one mode"]["first_answer_cpu_seconds"] > 0
+    engines = ("eager", "onnxruntime")
+    settings = BenchSettings(batch_size=4, rounds=2, warmup=1, threads=1, engines=engines)
+    result = bench(config, [2], settings)
+    rows = {row["name"]: row for row in result.as_dict()["contenders"]}
+    names = ["MIMOConv-10-1 (N=2), 2 active", "MIMOConv-10-1 (N=1)", "WideResNet-10-1"]
+    assert list(rows) == [f"{engine}: {name}" for engine in engines for name in names]
+    eager, other = (f"{engine}: WideResNet-10-1" for engine in engines)
+    assert rows[eager]["speedup"][eager]["median"] == 1.0
+    assert rows[other]["speedup"][other]["median"] == 1.0
+    assert set(rows[other]["speedup"]) == {f"{e}: {name}" for e in engines for name in names[1:]}
+    assert set(rows[eager]["speedup"]) == {f"eager: {name}" for name in names[1:]}
+    assert [row["active_streams"] for row in rows.values()] == [2, None, None] * 2
+    headings = [column.header for column in bench_table(result, {}).columns]
+    assert {"× eager: WideResNet-10-1", "× WideResNet-10-1, same engine"} <= set(headings)
 
 
 def test_unknown_engines_are_refused(capsys):
     with pytest.raises(ValueError, match=r"no engine 'onnx' \(did you mean 'onnxruntime'\?\)"):
-        check_engines(["eager", "onnx"])
+        BenchSettings(engines=("eager", "onnx"))
     assert main(["bench", "digits-mimoconv-dynamic", "--engines", "eger"]) == 2
     assert "did you mean 'eager'?" in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_datamux_costs_what_the_paper_prints_if_its_demultiplexing_is_not_shared
 CONFIGS = [
     MIMOConvConfig(depth=10, width=2, num_streams=3, image_size=11),
     MIMOConvConfig(
-        depth=16, width=1, num_streams=4, image_size=9, binding="mbat", shortcut_norm=True
+        depth=16, width=1, num_streams=4, image_size=9, binding="matrix", shortcut_norm=True
     ),
     MIMOConvConfig(depth=10, width=1, num_streams=1, activation="srelu", skip_init=True),
     WideResNetConfig(depth=10, width=1, image_size=13),

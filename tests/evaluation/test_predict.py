@@ -13,7 +13,7 @@ from mimonets._inputs import InputSpec
 from mimonets.cli.main import main
 from mimonets.data.images.reading import read_array, to_input
 from mimonets.evaluation.predict import predict
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 
 SPEC = InputSpec(
     kind="image",
@@ -46,7 +46,7 @@ def test_guesses_are_the_softmax_of_the_model_on_prepared_images(active, batch_s
     prepared = np.stack(
         [(image[None, 2:10, 2:10].astype(np.float32) - 100) / 50 for image in images]
     )
-    with evaluating(model):
+    with eval_mode(model):
         wanted = model(torch.from_numpy(prepared), active_streams=active).softmax(dim=1)
     found = predict(model, images, spec=SPEC, active_streams=active, top=3, batch_size=batch_size)
     for guesses, row in zip(found, wanted, strict=True):

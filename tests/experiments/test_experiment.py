@@ -3,7 +3,7 @@ import json
 import pytest
 
 from mimonets.experiments import Experiment, Row, RunOptions
-from mimonets.experiments.experiment import verdicts
+from mimonets.experiments.report import count_verdicts
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_record_says_where_its_numbers_come_from(tmp_path):
     record = experiment.run(RunOptions())
     assert {"command", "commit", "cpu", "torch"} <= set(record["environment"])
     assert record["extra"] == 7
-    assert verdicts(record) == {"reproduced": 1, "not run": 1}
+    assert count_verdicts(record) == "1 reproduced, 1 not run"
     written, plot = experiment.write(record, tmp_path / "new")
     assert json.loads(written.read_text()) == record
     assert plot.read_text() == "A title"

@@ -5,8 +5,7 @@ from mimonets import MIMOConv, MIMOConvConfig
 from mimonets.data import DataConfig, split_batches
 from mimonets.experiments.corruptions import corrupt
 from mimonets.experiments.foreign import foreign_images, printed_letters
-from mimonets.experiments.robustness import judge_everywhere
-from mimonets.experiments.uncertainty import auroc, confidence, judge
+from mimonets.experiments.robustness import auroc, confidence, judge, judge_everywhere
 
 pytest.importorskip("sklearn")
 
@@ -27,9 +26,9 @@ def test_every_judgement_is_of_the_images_it_names():
     letters = printed_letters(24, 8)
     for mode in (1, 2):
         one = found[str(mode)]
-        assert one["clean"] == pytest.approx(judge(logits(images, mode), labels).as_dict())
+        assert one["clean"] == pytest.approx(judge(logits(images, mode), labels))
         blurred = logits(corrupt(images, "blur", 2), mode)
-        assert one["damaged"]["blur"]["2"] == pytest.approx(judge(blurred, labels).as_dict())
+        assert one["damaged"]["blur"]["2"] == pytest.approx(judge(blurred, labels))
         own, others = (confidence(logits(some, mode)) for some in (images, letters))
         assert one["foreign"] == pytest.approx(auroc(own, others), abs=1e-3)
 

@@ -6,32 +6,30 @@ import torch
 from mimonets import MIMOConv, MIMOConvConfig, SlimmableWideResNet, SlimmableWideResNetConfig
 from mimonets.cli.main import main
 from mimonets.evaluation import count_macs
+from mimonets.evaluation.bench import Candidate, race_candidates, use_threads
 from mimonets.experiments.plan import Plan, Trial
 from mimonets.experiments.speed import (
-    Candidate,
+    SETTINGS,
     draw_against_speed,
     measure_plan_speed,
-    measure_speeds,
-    one_thread,
     speed_table,
     weight_bytes,
 )
 from mimonets.models import FixedAt, find_point
+from mimonets.recipes.execute import make_model
 
 SMALL = ("model.width=1",)
 TRIAL = Trial("one", "One", "digits-mimoconv-dynamic", settings=SMALL, only_modes=(1, 4))
 TWO = replace(TRIAL, name="two", title="Two", settings=(*SMALL, "train.lr=1"))
+TITLES = ("One, 1 active", "One, 4 active")
 PLAN = Plan("small", "nowhere", "A title", "seconds", trials=(TRIAL, TWO))
 
 
-@pytest.fixture
-def eager_only(monkeypatch):
-    monkeypatch.setattr("mimonets.experiments.speed.ENGINES", ("eager",))
+QUICK = replace(SETTINGS, rounds=1, engines=("eager",))
 
 
-@pytest.mark.usefixtures("eager_only")
 def test_trials_that_differ_in_training_alone_share_their_speed(tmp_path):
-    record = measure_plan_speed(PLAN, tmp_path, rounds=1)
+    record = measure_plan_speed(PLAN, settings=QUICK)
     titles = ["One, 1 active", "Two, 1 active", "One, 4 active", "Two, 4 active"]
     assert [row["what"] for row in record["rows"]] == titles
     speeds = [row["inputs_per_second"] for row in record["rows"]]
@@ -39,7 +37,7 @@ def test_trials_that_differ_in_training_alone_share_their_speed(tmp_path):
     assert speeds[2] != speeds[0]
     assert speed_table(record).row_count == 4
     with pytest.raises(ValueError, match="no trial with 'three' in its name"):
-        measure_plan_speed(PLAN, tmp_path, only="three")
+        measure_plan_speed(PLAN, only="three")
     row = {"what": "One, 4 active", "unit": "%", "ours": 90.0, "deviation": 1.0, "group": "a"}
     accuracies = {"experiment": "small", "title": "A title", "rows": [row]}
     pytest.importorskip("matplotlib")
@@ -57,21 +55,26 @@ def test_what_trains_nothing_has_no_networks_to_time(capsys):
 TINY = {"depth": 10, "width": 1, "initial_width": 1, "in_channels": 1, "image_size": 8}
 
 
-def test_every_point_is_timed(tmp_path):
+def test_every_point_is_timed_and_described():
+    model = make_model(TRIAL.load(0))
+    slow, fast = measure_plan_speed(replace(PLAN, trials=(TRIAL,)), settings=QUICK)["rows"]
+    assert (slow["what"], fast["what"], slow["engine"]) == (*TITLES, "eager")
+    assert slow["weight_bytes"] == fast["weight_bytes"] == weight_bytes(model)
+    assert fast["peak_bytes"] < slow["peak_bytes"]
+    assert fast["macs"] == count_macs(model, 4).paper
+
+
+def test_a_point_runs_with_its_options():
     model = MIMOConv(MIMOConvConfig(**TINY, num_streams=2, num_classes=3)).eval()
     called = []
     model.register_forward_pre_hook(
         lambda _, inputs, options: called.append((len(inputs[0]), options["active_streams"])),
         with_kwargs=True,
     )
-    both = [Candidate(name, model, find_point(model, n)) for name, n in (("slow", 1), ("fast", 2))]
-    slow, fast = measure_speeds(both, tmp_path, ["eager"], batch_size=4, rounds=2)
-    assert {(4, 1), (4, 2)} <= set(called)
-    assert (slow["what"], fast["what"], slow["engine"]) == ("slow", "fast", "eager")
-    assert slow["inputs_per_second"] > 0
-    assert slow["weight_bytes"] == fast["weight_bytes"] == weight_bytes(model)
-    assert fast["peak_bytes"] < slow["peak_bytes"]
-    assert fast["macs"] == count_macs(model, 2).paper
+    inputs = model.example_inputs(4)
+    both = {str(n): Candidate(model, find_point(model, n), "eager", inputs) for n in (1, 2)}
+    race_candidates(both, replace(QUICK, warmup=0))
+    assert called == [(4, 1), (4, 2)]
 
 
 def test_points_share_their_weights():
@@ -84,6 +87,6 @@ def test_points_share_their_weights():
 
 def test_the_number_of_threads_comes_back():
     before = torch.get_num_threads()
-    with one_thread():
+    with use_threads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before

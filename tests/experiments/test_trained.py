@@ -19,7 +19,7 @@ from mimonets.experiments.trained import (
     run_folder,
     trial_rows,
 )
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 from mimonets.recipes.execute import split_batches
 
 SMALL = (
@@ -94,7 +94,7 @@ def test_an_earlier_run_counts_if_it_was_tested_in_every_mode(tmp_path):
 
 
 def test_a_run_that_diverges_is_written_down_and_the_others_go_on(tmp_path):
-    wild = replace(TRIAL, name="wild", settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
+    wild = replace(TRIAL, name="wild", settings=(*SMALL, "train.lr=1e30"))
     told = []
     plan = replace(PLAN, trials=(wild, replace(TRIAL, seeds=(0,))))
     place = RunOptions(runs=tmp_path, tell=told.append)
@@ -230,7 +230,7 @@ def test_a_teacher_that_only_a_result_file_has_is_trained_again(tmp_path):
 
 def test_without_its_teacher_a_trial_is_left_out_and_the_others_go_on(tmp_path):
     teacher = replace(TRIAL, name="wild", seeds=(0,))
-    teacher = replace(teacher, settings=(*SMALL, "train.lr=1e30", "train.max_skips=2"))
+    teacher = replace(teacher, settings=(*SMALL, "train.lr=1e30"))
     taught = replace(TRIAL, name="small,taught", teacher="wild", seeds=(0,))
     told = []
     plan = replace(PLAN, trials=(teacher, taught, replace(TRIAL, seeds=(0,))))
@@ -275,7 +275,7 @@ def test_a_network_with_gears_is_tested_in_each(tmp_path):
     model = load(run_folder(geared, 0, tmp_path) / "model")
     for gear, row in enumerate(rows, start=1):
         batches = split_batches(geared.load(0), "test", spec=model.input_spec)
-        with evaluating(model):
+        with eval_mode(model):
             right = [(model(x, point=gear).argmax(1) == y) for x, y in batches.epoch(0)]
         assert row.ours == pytest.approx(100 * torch.cat(right).float().mean().item())
     assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)

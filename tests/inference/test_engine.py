@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from mimonets import Engine, MIMOFormer, MIMOFormerConfig, export
+from mimonets._operating_point import OperatingPoint
+from mimonets.inference import manifest
 from mimonets.inference.engine import available_cores
 from small_networks import ForeignCNN
 
@@ -48,6 +50,10 @@ def test_an_engine_says_what_it_takes_and_what_it_can(exported):
     assert (engine.num_streams, engine.modes, engine.threads) == (3, (1, 2, 3), 2)
     assert engine.input_spec.shape == (1, 8, 8)
     assert repr(engine) == "Engine(MIMOConv, backend='onnxruntime', modes=(1, 2, 3), threads=2)"
+    point = OperatingPoint(
+        number=2, name="2 active", inputs_per_pass=2, options={"active_streams": 2}
+    )
+    assert engine.operating_points[1] == engine.manifest.operating_points[1] == point
     for mode in engine.manifest.modes:
         assert mode.macs_per_input > 0
         points = mode.service_seconds["onnxruntime"]
@@ -55,6 +61,11 @@ def test_an_engine_says_what_it_takes_and_what_it_can(exported):
         assert all(seconds > 0 for _, seconds in points)
     macs = [mode.macs_per_input for mode in engine.manifest.modes]
     assert macs == sorted(macs, reverse=True)
+
+
+def test_the_old_name_of_a_record_still_works():
+    with pytest.warns(DeprecationWarning, match="is now mimonets.inference.manifest.PointRecord"):
+        assert manifest.Mode is manifest.PointRecord
 
 
 def test_auto_measures_and_says_what_it_picked(exported):
@@ -68,6 +79,7 @@ def test_auto_sees_an_export_in_openvinos_own_format_only(small_conv, tmp_path):
     folder = export(small_conv, tmp_path / "out", formats=("openvino",), modes=(1,), measure=False)
     engine = Engine(folder)
     assert engine.backend == "openvino"
+    assert not list(folder.glob("*.onnx")), "which were a step on the way"
     images = torch.randn(2, 1, 8, 8)
     answers = engine(images)  # in the largest mode that was exported
     torch.testing.assert_close(answers, tell(small_conv, images, 1), atol=1e-4, rtol=1e-4)

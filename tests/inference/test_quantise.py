@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mimonets import Engine, export
+from mimonets import Engine, ExportOptions, export
 from mimonets.inference.manifest import read_manifest
 from mimonets.inference.quantise import give_each_layer_its_own_bias
+from small_networks import ForeignCNN, randomise
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -17,99 +18,102 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
 @pytest.fixture(scope="module")
 def data(small_conv):
     """Inputs whose labels are the network's own answers: float32 is always right."""
-    images = torch.randn(48, 1, 8, 8)
+    images = torch.randn(48, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return images, small_conv(images, active_streams=3).argmax(-1)
 
 
+@pytest.fixture(scope="module")
+def int8_folder(small_conv, data, made_once):
+    """Two modes for every runtime there is, from calibration batches that can be read once."""
+    return made_once(
+        "int8",
+        lambda folder: export(
+            small_conv,
+            folder,
+            int8=(images for images in data[:1]),
+            evaluation=[data],
+            modes=(1, 3),
+            measure=False,
+            options=ExportOptions(max_loss=100),
+        ),
+    )
+
+
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_int8_answers_nearly_as_float32_and_says_what_it_costs(small_conv, data, tmp_path, runtime):
+def test_int8_answers_nearly_as_float32_and_says_what_it_costs(int8_folder, data, runtime):
     if runtime == "openvino":
         pytest.importorskip("nncf")
-    folder = export(
-        small_conv,
-        tmp_path / "out",
-        int8=(runtime,),
-        calibration=[data[0]],
-        evaluation=[data],
-        max_loss=15,
-        modes=(3,),
-        measure=False,
-    )
-    manifest = read_manifest(folder)
+    manifest = read_manifest(int8_folder)
     accuracy = manifest.mode(3).accuracy
     assert accuracy["float32"] == 1.0
     assert 0.85 <= accuracy[f"{runtime}-int8"] <= 1.0
     notes = manifest.formats["onnx-int8" if runtime == "onnxruntime" else "openvino-int8"].notes
     assert notes["calibration_inputs"] == 48
     assert notes["reduced_range"] is not manifest.cpu["vnni"]
-    engine = Engine(folder, f"{runtime}-int8")
+    engine = Engine(int8_folder, f"{runtime}-int8")
+    assert engine.operating_points[1].accuracy == accuracy[f"{runtime}-int8"]
+    assert manifest.operating_points[1].accuracy == 1.0
     found = engine(data[0].numpy(), 3)
-    wanted = Engine(folder, "torch")(data[0].numpy(), 3)
+    wanted = Engine(int8_folder, "torch")(data[0].numpy(), 3)
     error = np.abs(found - wanted).max() / np.abs(wanted).max()
     assert 1e-5 < error < 0.2  # rounded, and not far off
-
-
-def test_int8_of_several_modes_from_calibration_that_is_read_once(small_conv, data, tmp_path):
-    folder = export(
-        small_conv,
-        tmp_path / "out",
-        int8=("onnxruntime",),
-        calibration=(images for images in data[:1]),
-        evaluation=[data],
-        max_loss=100,
-        modes=(1, 3),
-        measure=False,
-    )
-    engine = Engine(folder, "onnxruntime-int8")
     for mode in (1, 3):
-        assert "onnxruntime-int8" in engine.manifest.mode(mode).accuracy
+        assert f"{runtime}-int8" in engine.manifest.mode(mode).accuracy
         assert engine(data[0].numpy(), mode).shape == (48, 5)
 
 
-def test_too_much_loss_names_the_mode_after_trying_layers_in_float(small_conv, data, tmp_path):
-    images, labels = data
-    wrong = (labels + 1) % 5  # float32 is never right, so that no int8 can lose
+@pytest.fixture(scope="module")
+def tiny():
+    """A network of few layers, and data for it: searching takes an export for every fraction."""
+    return randomise(ForeignCNN()), (torch.randn(6, 2, 5, 5), torch.zeros(6, dtype=torch.long))
+
+
+def test_too_much_loss_names_the_mode_after_trying_layers_in_float(tiny, tmp_path):
+    model, data = tiny
     lines = []
 
     def evaluate_badly(engine, batches, active_streams):
         return 0.5 if engine.backend == "onnxruntime-int8" else 0.9
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mimonets.inference.exporter.accuracies", evaluate_badly)
-        with pytest.raises(ValueError, match=r"costs 40.00 points of accuracy with 3 active, and "):
+        patch.setattr("mimonets.inference.export_folder.measure_accuracy", evaluate_badly)
+        with pytest.raises(ValueError, match=r"40.00 points of accuracy with 2 active.* max_loss"):
             export(
-                small_conv,
+                model,
                 tmp_path / "out",
-                int8=("onnxruntime",),
-                calibration=[images],
-                evaluation=[(images, wrong)],
-                modes=(3,),
+                int8=[data[0]],
+                evaluation=[data],
+                modes=(2,),
                 measure=False,
-                tell=lines.append,
+                options=ExportOptions(int8_runtimes=("onnxruntime",), tell=lines.append),
             )
     assert list(tmp_path.iterdir()) == []
     tried = [line for line in lines if line.endswith("of the layers in float")]
     assert [line.split(", ")[2].partition("%")[0] for line in tried] == ["0", "12", "25", "50"]
 
 
-def test_layers_that_hurt_stay_in_float_if_that_repairs_it(small_conv, data, tmp_path):
+def test_layers_that_hurt_stay_in_float_if_that_repairs_it(tiny, tmp_path):
+    model, data = tiny
     answers = iter([0.9, 0.5, 0.9])  # float32, all in int8, an eighth in float
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mimonets.inference.exporter.accuracies", lambda *arguments: next(answers))
-        folder = export(
-            small_conv,
-            tmp_path / "out",
-            int8=("onnxruntime",),
-            calibration=[(data[0], data[1])],
-            evaluation=[data],
-            modes=(3,),
-            measure=False,
+        patch.setattr(
+            "mimonets.inference.export_folder.measure_accuracy", lambda *arguments: next(answers)
         )
+        with pytest.warns(DeprecationWarning, match="int8=batches"):  # as in 0.2.0
+            folder = export(
+                model,
+                tmp_path / "out",
+                int8=("onnxruntime",),
+                calibration=[(data[0], data[1])],
+                evaluation=[data],
+                modes=(2,),
+                measure=False,
+            )
     notes = json.loads((folder / "manifest.json").read_text())["formats"]["onnx-int8"]["notes"]
-    assert len(notes["left_in_float"]["3"]) >= 1
-    assert Engine(folder, "onnxruntime-int8")(data[0], 3).shape == (48, 5)
+    assert len(notes["left_in_float"]["2"]) >= 1
+    assert len(Engine(folder, "onnxruntime-int8")(data[0], 2)) == 6
 
 
 def test_layers_that_share_a_bias_get_one_each_under_names_that_are_free():

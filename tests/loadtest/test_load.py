@@ -8,9 +8,9 @@ from mimonets.cli.main import main
 from mimonets.loadtest.load import LoadResult, Samples, random_samples, send
 from mimonets.loadtest.simulator import simulate
 from mimonets.loadtest.workloads import poisson
+from mimonets.serving.input_checks import check_inputs
 from mimonets.serving.networks import superposed
 from mimonets.serving.policy import Policy
-from mimonets.serving.request_options import check_inputs
 from serving.fakes import ACCURACIES, FakeEngine, images, listening, make_server
 
 SAMPLES = Samples(images(0, 1, 2), np.array([0, 1, 2]))
@@ -21,17 +21,17 @@ def rng():
 
 
 def offer(engine, rate, seconds, slo, samples=SAMPLES):
-    """Send Poisson arrivals to a fresh server; gives what came back, and the server's modes."""
+    """Send Poisson arrivals to a fresh server; gives what came back, and its operating points."""
     server = make_server(engine, slo=slo)
     schedule = poisson(rate, seconds, rng())
     with listening(server) as address:
         url = f"http://{address}/v2/models/digits"
         result = asyncio.run(send(url, schedule, samples, slo=slo))
-        modes = server.models["digits"].lane.policy.modes
+        points = server.models["digits"].queue.policy.points
         assert server.batcher.is_empty(), "requests leaked"
         assert server.queued() == 0
     served = [latency for _, latency, _ in server.metrics.recent]  # admission to answer
-    return result, modes, served
+    return result, points, served
 
 
 def test_answers_are_checked_against_the_labels():
@@ -92,9 +92,9 @@ def test_at_twice_the_capacity_no_answer_is_wrong_lost_or_late():
 def difference(rate, seconds, per_pass=0.05):
     """Compare the server with its simulation: in-time share and p99."""
     engine, slo = FakeEngine(per_pass=per_pass), 12 * per_pass
-    result, modes, _ = offer(engine, rate, seconds, slo)
+    result, points, _ = offer(engine, rate, seconds, slo)
     schedule = poisson(rate, seconds, rng())
-    predicted = simulate(Policy(modes), schedule, slo, rng=rng(), noise=0.02).summary()
+    predicted = simulate(Policy(points), schedule, slo, rng=rng(), noise=0.02).summary()
     measured = result.summary()
     return measured, predicted
 

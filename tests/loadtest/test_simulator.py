@@ -6,11 +6,11 @@ import pytest
 
 import mimonets.serving.policy as policy_module
 from mimonets.cli.main import main
-from mimonets.loadtest.comparison import Comparison, compare, example_modes, spike
+from mimonets.loadtest.comparison import Comparison, compare, example_points, spike
 from mimonets.loadtest.contenders import contenders, fluid_bound
-from mimonets.loadtest.simulator import simulate
-from mimonets.loadtest.workloads import WORKLOADS, mmpp, poisson, read_trace, step
-from mimonets.serving.modes import Mode, ServiceTime
+from mimonets.loadtest.simulator import simulate, superposed_points
+from mimonets.loadtest.workloads import poisson, read_trace
+from mimonets.serving.operating_points import ServiceTime
 from mimonets.serving.policy import Policy
 
 # Arrival times of two services, CC BY 4.0, Patel et al. 2024: one time in seconds a line.
@@ -26,7 +26,7 @@ def rng(seed=0):
 def table():
     """The comparison that serving is designed by, on one seed."""
     comparison = Comparison(
-        modes=example_modes(), loads=(0.8, 1.2, 2.0, 3.0), requests=2500, small=(0.25, 0.98)
+        points=example_points(), loads=(0.8, 1.2, 2.0, 3.0), requests=2500, small=(0.25, 0.98)
     )
     return {(row["load"], row["rule"]): row for row in compare(comparison)}
 
@@ -55,17 +55,17 @@ def test_at_three_times_the_slow_capacity_it_answers_at_least_2_5_times_as_many(
 
 @pytest.mark.parametrize("load", [4.0, 5.0])
 def test_beyond_all_capacity_it_is_within_a_third_of_a_point_of_the_fastest_mode(load):
-    modes = example_modes()
-    arrivals = poisson(load / modes[0].cost, 12.0, rng())
+    points = example_points()
+    arrivals = poisson(load / points[0].cost, 12.0, rng())
     ours, fastest = (
-        simulate(Policy(chosen), arrivals, SLO, rng=rng(), truth=modes).summary()["right_in_time"]
-        for chosen in (modes, modes[-1:])
+        simulate(Policy(chosen), arrivals, SLO, rng=rng(), truth=points).summary()["right_in_time"]
+        for chosen in (points, points[-1:])
     )
     assert ours > fastest - 0.003
 
 
 def test_a_spike_is_absorbed_at_once():
-    lines = spike(Comparison(modes=example_modes(), requests=1000))
+    lines = spike(Comparison(points=example_points(), requests=1000))
     ours, slow = lines["drain test"], lines["fixed, 1 active"]
     assert min(ours["right_in_time"]) > 0.95
     assert min(slow["right_in_time"]) < 0.5
@@ -74,15 +74,14 @@ def test_a_spike_is_absorbed_at_once():
 
 def test_a_simulation_can_be_repeated():
     arrivals = poisson(200, 5, rng())
-    first, second = (simulate(Policy(example_modes()), arrivals, SLO, rng=rng()) for _ in range(2))
+    first, second = (simulate(Policy(example_points()), arrivals, SLO, rng=rng()) for _ in range(2))
     assert first.summary() == second.summary()
 
 
-def test_one_mode_and_light_load_is_a_queue_with_constant_service():
+def test_one_point_and_light_load_is_a_queue_with_constant_service():
     """M/D/1: the mean wait is rho / (2 mu (1 - rho)), by Pollaczek and Khinchine."""
     service, rho = 0.01, 0.5
-    mode = Mode(1, ServiceTime(per_pass=service), 1.0)
-    policy = Policy([mode])
+    policy = Policy(superposed_points({1: 1.0}, ServiceTime(per_pass=service)))
     policy.settings = type(policy.settings)(passes=1, max_passes=1)
     arrivals = poisson(rho / service, 300, rng())
     found = simulate(policy, arrivals, 10.0, rng=rng(), noise=0.0)
@@ -90,54 +89,17 @@ def test_one_mode_and_light_load_is_a_queue_with_constant_service():
     assert wait == pytest.approx(rho * service / (2 * (1 - rho)), rel=0.07)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_workloads_have_the_rate_they_say(name):
-    times = WORKLOADS[name](100.0, 200.0, rng())
-    assert (np.diff(times) >= 0).all()
-    assert times[0] >= 0
-    assert times[-1] <= 200
-    rate = len(times) / 200
-    wanted = 100 * (1 + 5 * 0.4) if name == "step" else 100
-    assert rate == pytest.approx(wanted, rel=0.15)
-
-
-def test_bursts_vary_more_than_poisson():
-    def dispersion(times):
-        counts = np.bincount(times.astype(int), minlength=200)
-        return counts.var() / counts.mean()
-
-    assert dispersion(poisson(100, 200, rng())) < 1.5
-    assert dispersion(mmpp(100, 200, rng())) > 5
-
-
-def test_a_trace_is_read_and_scaled(tmp_path):
-    path = tmp_path / "trace.txt"
-    path.write_text("0\n1\n2\n4\n8\n")
-    assert read_trace(path).tolist() == [0, 1, 2, 4, 8]
-    assert read_trace(path, rate=2.5).tolist() == [0, 0.25, 0.5, 1, 2]
-    assert read_trace(path, start=1, seconds=4).tolist() == [0, 1, 3]
-    assert read_trace(path, rate=2.0, most=3).tolist() == [0, 0.75, 1.5]
-    path.write_text("1700000001\n1700000000\n1700000004\n")
-    assert read_trace(path).tolist() == [0, 1, 4], "times count from the first arrival"
-    path.write_text("3\n3\n")
-    with pytest.raises(ValueError, match="fewer than two arrivals at different times"):
-        read_trace(path, rate=1.0)
-    path.write_text("0\nsoon\n")
-    with pytest.raises(ValueError, match="one arrival time in seconds a line"):
-        read_trace(path)
-
-
 @pytest.mark.skipif(
     not ARRIVALS.exists(), reason="set MIMONETS_ARRIVALS to a folder with azure-llm-2023-*.txt"
 )
 @pytest.mark.parametrize("name", ["azure-llm-2023-code", "azure-llm-2023-conv"])
 def test_recorded_arrivals_are_served_about_as_well_as_by_the_best_fixed_mode_or_better(name):
-    modes = example_modes()
-    rate = 1.5 / modes[0].cost
+    points = example_points()
+    rate = 1.5 / points[0].cost
     arrivals = read_trace(ARRIVALS / f"{name}.txt", rate=rate)[:5000]
     found = {
-        rule: simulate(policy, arrivals, SLO, rng=rng(), truth=modes).summary()["right_in_time"]
-        for rule, policy in contenders(modes).items()
+        rule: simulate(policy, arrivals, SLO, rng=rng(), truth=points).summary()["right_in_time"]
+        for rule, policy in contenders(points).items()
         if "fixed" in rule or rule == "drain test"
     }
     ours = found.pop("drain test")
@@ -147,19 +109,13 @@ def test_recorded_arrivals_are_served_about_as_well_as_by_the_best_fixed_mode_or
 
 
 def test_the_fluid_bound_is_never_crossed():
-    modes = example_modes(call_ms=0.0)
+    points = example_points(call_ms=0.0)
     for load in (1.2, 2.0, 6.0):
-        share, accuracy = fluid_bound(modes, load / modes[0].cost)
-        arrivals = np.arange(3000) / (load / modes[0].cost)  # evenly: no luck involved
-        found = simulate(Policy(modes), arrivals, SLO, rng=rng(), noise=0.0).summary()
+        share, accuracy = fluid_bound(points, load / points[0].cost)
+        arrivals = np.arange(3000) / (load / points[0].cost)  # evenly: no luck involved
+        found = simulate(Policy(points), arrivals, SLO, rng=rng(), noise=0.0).summary()
         after_the_end = 1 + SLO / arrivals[-1]  # what was queued then is still answered
         assert found["right_in_time"] <= share * accuracy * after_the_end + 1e-9
-
-
-def test_a_spike_of_step_lies_in_the_middle():
-    times = step(100, 10, rng(), times=5, share=0.2)
-    counts = np.bincount(times.astype(int), minlength=10)
-    assert counts[4:6].min() > 2 * counts[[0, 1, 2, 3, 6, 7, 8, 9]].max()
 
 
 def test_the_command_prints_a_table_and_writes_a_plot(tmp_path, capsys):
@@ -210,11 +166,11 @@ class Pauses:
 
 
 def test_a_machine_that_pauses_now_and_then_breaks_few_promises_under_overload(monkeypatch):
-    modes = example_modes()
-    arrivals = poisson(8 / modes[0].cost, 40.0, rng())
+    points = example_points()
+    arrivals = poisson(8 / points[0].cost, 40.0, rng())
 
     def late():
-        outcome = simulate(Policy(modes), arrivals, 0.25, rng=Pauses(100, 3.0)).summary()
+        outcome = simulate(Policy(points), arrivals, 0.25, rng=Pauses(100, 3.0)).summary()
         return outcome["late"] * outcome["offered"], outcome["in_time"]
 
     few, answered = late()

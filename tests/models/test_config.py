@@ -21,7 +21,7 @@ from mimonets._config import Config, integer, number
         ({"num_streams": True}, ["num_streams=True"]),
         ({"image_size": 3}, ["image_size=3 must be an integer >= 4"]),
         ({"activation": "gelu"}, ["activation='gelu' is not known", "relu, prelu, srelu"]),
-        ({"binding": "xor"}, ["choose from hrr, mbat"]),
+        ({"binding": "xor"}, ["choose from hrr, matrix, hadamard, tiles"]),
         ({"stream_keys": "ternary"}, ["choose from gaussian, unitary, bipolar"]),
         ({"width": 0, "num_streams": 0, "binding": 1}, ["width=0", "num_streams=0", "binding=1"]),
     ],

@@ -19,7 +19,7 @@ SMALL = {"depth": 10, "width": 1, "num_classes": 5}
 MODELS = {
     "mimoconv": lambda: MIMOConv(MIMOConvConfig(**SMALL, initial_width=1, num_streams=3)),
     "slots": lambda: MIMOConv(
-        MIMOConvConfig(**SMALL, num_streams=3, binding="mbat", stream_keys="slots")
+        MIMOConvConfig(**SMALL, num_streams=3, binding="matrix", stream_keys="slots")
     ),
     "wideresnet": lambda: WideResNet(WideResNetConfig(**SMALL, shortcut_norm=True)),
     "wideisonet": lambda: WideIsoNet(WideIsoNetConfig(**SMALL, activation="srelu")),

@@ -25,52 +25,52 @@ SMALL = {
 def case(groups=2, m=3, n=2, tokens=5, size=7):
     """Streams as a tensor and as what they share, a norm, a mask, and other keys."""
     keys, others = (bipolar_keys(m * n, size).unflatten(0, (m, n)).double() for _ in range(2))
-    carried = FactoredStreams(torch.randn(groups, n, tokens, size, dtype=torch.double), keys)
+    factored = FactoredStreams(torch.randn(groups, n, tokens, size, dtype=torch.double), keys)
     norm = nn.LayerNorm(size).double()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     mask = torch.rand(groups, m, n, tokens) < 0.6
     mask[0, 1, 1] = False  # a stream of padding only
-    return carried, norm.requires_grad_(False), mask, others
+    return factored, norm.requires_grad_(False), mask, others
 
 
-def streams_of(carried):
+def streams_of(factored):
     """Write every stream down in a loop."""
-    g, n, t, e = carried.z.shape
-    x = torch.empty(g, carried.keys.shape[0], n, t, e, dtype=torch.double)
+    g, n, t, e = factored.z.shape
+    x = torch.empty(g, factored.keys.shape[0], n, t, e, dtype=torch.double)
     for i in range(x.shape[1]):
         for j in range(n):
-            x[:, i, j] = carried.z[:, j] * carried.keys[i, j]
+            x[:, i, j] = factored.z[:, j] * factored.keys[i, j]
     return x
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_norms_bundles_and_averages_are_those_of_the_streams_written_down(masked):
-    carried, norm, mask, others = case()
-    x = streams_of(carried)
-    assert_close(carried.streams(), x)
+    factored, norm, mask, others = case()
+    x = streams_of(factored)
+    assert_close(factored.streams(), x)
     real = torch.ones_like(mask) if not masked else mask
     weight = real.unsqueeze(-1).double()
     mask = mask if masked else None
     bound = others.unsqueeze(-2)
 
-    assert_close(carried.bundle(others, mask), (x * weight * bound).sum(1))
-    normed = carried.normed(norm, mask)
+    assert_close(factored.bundle(others, mask), (x * weight * bound).sum(1))
+    normed = factored.normed(norm, mask)
     assert_close(normed.bundle_over_m(others), (norm(x) * weight * bound).sum(1))
     assert_close(normed.bundle_over_n(others), (norm(x) * weight * bound).sum(2))
     mean = (norm(x) * weight).sum(-2) / weight.sum(-2).clamp_min(1)
-    assert_close(carried.pooled(norm, mask), mean)
+    assert_close(factored.pooled(norm, mask), mean)
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_projections_add_up_as_those_of_the_streams_do(masked, bias):
-    carried, norm, mask, _ = case()
+    factored, norm, mask, _ = case()
     layer = nn.Linear(7, 9, bias=bias).double().requires_grad_(False)
     keys = bipolar_keys(6, 9).unflatten(0, (3, 2)).double()
     weight = mask.unsqueeze(-1).double() if masked else 1.0
-    bound = layer(norm(streams_of(carried))) * weight * keys.unsqueeze(-2)
-    normed = carried.normed(norm, mask if masked else None)
+    bound = layer(norm(streams_of(factored))) * weight * keys.unsqueeze(-2)
+    normed = factored.normed(norm, mask if masked else None)
     over_m = normed.project(layer, keys, sum_over_m=True)
     over_n = normed.project(layer, keys, sum_over_m=False)
     assert_close(over_m.transpose(0, 1), bound.sum(1))
@@ -81,7 +81,6 @@ def test_projections_add_up_as_those_of_the_streams_do(masked, bias):
     "options",
     [
         {"superpose": "attention+mlp"},
-        {"superpose": "attention+mlp", "shared_keys": True},
         {"superpose": "attention+mlp", "head": "next_token", "causal": True},
         {"superpose": "attention+mlp+qkv"},
         {"superpose": "attention+mlp+qkv", "pooling": "cls", "grid": (1, 3)},
@@ -104,8 +103,8 @@ def test_inference_answers_as_the_blocks_that_write_every_stream_down(options, m
 def test_the_shortcut_is_taken_and_only_without_gradients(monkeypatch):
     model = MIMOFormer(MIMOFormerConfig(**SMALL, superpose="attention+mlp"))
     taken = []
-    carry = MIMOFormer._carry
-    monkeypatch.setattr(MIMOFormer, "_carry", lambda *a: taken.append(1) or carry(*a))
+    encode = MIMOFormer._encode_factored
+    monkeypatch.setattr(MIMOFormer, "_encode_factored", lambda *a: taken.append(1) or encode(*a))
     tokens = model.example_inputs(4)
     model(tokens)
     model.eval()(tokens)
@@ -115,29 +114,3 @@ def test_the_shortcut_is_taken_and_only_without_gradients(monkeypatch):
     with torch.no_grad():
         model(tokens)
     assert taken == [1]
-
-
-def test_shared_keys_carry_the_skip_connection_on_unchanged():
-    options = {**SMALL, "grid": (2, 2), "superpose": "attention+mlp"}
-    shared = MIMOFormer(MIMOFormerConfig(**options, shared_keys=True)).eval()
-    own = MIMOFormer(MIMOFormerConfig(**options)).eval()
-    z = torch.randn(1, 2, 5, 6)
-    for model, kept in ((shared, True), (own, False)):
-        first, second = model.blocks[:2]
-        for layer in (second.out, second.mlp[-1]):  # nothing but the skip connection
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        x = z.unsqueeze(1) * first.embedding_keys.unsqueeze(-2)
-        after = second(x, None) * second.embedding_keys.unsqueeze(-2)
-        assert after.shape == (1, 2, 2, 5, 6)
-        assert torch.equal(after[:, 0], after[:, 1])
-        assert torch.equal(after[:, 0], z) is kept
-    lost = (own.blocks[0].embedding_keys * own.blocks[1].embedding_keys).sum(0) == 0
-    after = own.blocks[1](z.unsqueeze(1) * own.blocks[0].embedding_keys.unsqueeze(-2), None)
-    assert torch.equal((after[0, 0] == 0), lost.unsqueeze(1).expand(2, 5, 6))
-
-
-def test_shared_keys_are_for_what_bundles_around_its_blocks():
-    for superpose in ("attention", "attention+mlp+qkv"):
-        with pytest.raises(ValueError, match=r"shared_keys=True is for superpose='attention\+mlp'"):
-            MIMOFormerConfig(superpose=superpose, shared_keys=True)

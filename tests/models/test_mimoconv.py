@@ -21,7 +21,7 @@ def test_every_mode_equals_binding_and_averaging_by_hand(active, batch):
 
 @pytest.mark.parametrize("active", [1, 2, 3])
 def test_slots_positions_and_a_classifier_per_stream_by_hand(active):
-    config = small(num_streams=3, binding="mbat", stream_keys="slots", readout="stream", pool=2)
+    config = small(num_streams=3, binding="matrix", stream_keys="slots", readout="stream", pool=2)
     model = lived_in(config).double()
     images = torch.randn(4, 3, 9, 7, dtype=torch.float64)
     assert model.unbinding.weight.shape == (3, 5, 64 * 2 * 2)
@@ -41,9 +41,9 @@ def test_pooling_to_positions_keeps_what_averaging_loses():
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"stream_keys": "slots"}, "set binding='mbat'"),
-        ({"stream_keys": "unitary", "binding": "mbat"}, "set binding='hrr'"),
-        ({"stream_keys": "slots", "binding": "mbat", "num_streams": 17}, "raise initial_width"),
+        ({"stream_keys": "slots"}, "set binding='matrix'"),
+        ({"stream_keys": "unitary", "binding": "matrix"}, "set binding='hrr'"),
+        ({"stream_keys": "slots", "binding": "matrix", "num_streams": 17}, "raise initial_width"),
         ({"readout": "all"}, "choose from shared, stream"),
         ({"pool": 0}, "pool=0 must be an integer >= 1"),
     ],
@@ -140,7 +140,7 @@ def test_recalibration_makes_an_untrained_mode_as_good_as_measured():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"binding": "mbat"},
+        {"binding": "matrix"},
         {"stream_keys": "unitary"},
         {"stream_keys": "bipolar"},
         {"unbinding_relu": False},
@@ -197,7 +197,7 @@ def test_bfloat16_and_autocast_work():
     assert model.bfloat16()(images.bfloat16()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("settings", [{}, {"binding": "tied"}, {"binding": "tiles"}])
+@pytest.mark.parametrize("settings", [{}, {"binding": "tiles"}])
 def test_channels_last_gives_the_same_answers(settings):
     model = lived_in(small(**settings))
     images = torch.randn(9, 3, 8, 8)

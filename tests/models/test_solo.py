@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import mimonets as mn
-from mimonets.layers import running
+from mimonets.layers import StreamBatchNorm, running
 
 
 def warming_up(model, name, *inputs, **options):
@@ -124,6 +124,19 @@ def test_an_image_alone_has_the_pass_of_a_superposition_with_empty_others(active
             pooled = model.trunk(model.binding(streams))
         own = model.unbinding(pooled, group)[0, index - first]
         assert_close(answers[index], model.classifier(own))
+
+
+@pytest.mark.parametrize("settings", [{}, {"binding": "tiles", "stem_stride": 2}], ids=str)
+def test_a_short_group_of_images_alone_shares_one_pass_in_training(settings):
+    size = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 4}
+    model = mn.MIMOConv(mn.MIMOConvConfig(**size, **settings, num_streams=4))
+    passes = []
+    model.trunk.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[0])))
+    assert warming_up(model, "solo", torch.randn(7, 1, 8, 8)).shape == (7, 4)
+    assert passes == [7]
+    for norm in model.trunk.modules():
+        if isinstance(norm, StreamBatchNorm):
+            assert norm.batches_seen.tolist() == [0, 0, 0, 1]
 
 
 def test_a_warm_up_ends_with_its_block_also_after_an_error():

@@ -1,4 +1,4 @@
-"""MIMOConv with streams kept apart: tiles on a canvas, and tied lanes."""
+"""MIMOConv with streams kept apart: tiles on a canvas."""
 
 import pytest
 import torch
@@ -21,10 +21,8 @@ def small(**settings):
 APART = [
     {"binding": "tiles", "stem_stride": 2},
     {"binding": "tiles", "stem_stride": 2, "bind_after_stage": 2, "pool": 2},
-    {"binding": "tiles", "stem_stride": 2, "views": "flips", "bind_after_stage": 1},
+    {"binding": "tiles", "stem_stride": 2, "views": "shifts", "bind_after_stage": 1},
     {"binding": "tiles", "stem_stride": 2, "slow": "full", "pool": 2},
-    {"binding": "tied"},
-    {"binding": "tied", "views": "shifts", "bind_after_stage": 1, "pool": 2},
 ]
 
 
@@ -81,26 +79,6 @@ def test_one_tile_is_a_plain_network_at_low_resolution():
     plain.load_state_dict(tiled.state_dict())
     images = torch.randn(3, 3, 16, 16)
     assert_close(plain.eval()(images), tiled(images), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("turn", [1, 2, 3])
-@pytest.mark.parametrize("stage", [0, 1])
-def test_tied_lanes_let_the_streams_trade_places(turn, stage):
-    model = lived_in(small(binding="tied", pool=2, bind_after_stage=stage))
-    images = torch.randn(8, 3, 16, 16)
-
-    def turned(x):
-        return x.unflatten(0, (2, 4)).roll(turn, dims=1).flatten(0, 1)
-
-    assert_close(model(turned(images)), turned(model(images)), rtol=1e-5, atol=1e-5)
-
-
-def test_tied_lanes_do_mix():
-    model = lived_in(small(binding="tied"))
-    images = torch.randn(4, 3, 16, 16)
-    answers = model(images)
-    images[1] += 1
-    assert not torch.allclose(model(images)[0], answers[0])
 
 
 def test_one_image_at_full_resolution_covers_the_canvas():
@@ -172,13 +150,6 @@ def test_macs_agree_with_the_operator_counter(settings, active):
     assert count_macs(model, active).plain * active == counter.get_total_flops() // 2
 
 
-def test_tied_lanes_cost_what_a_dense_trunk_costs():
-    tied, dense = small(binding="tied"), small(binding="tiles")
-    canvas = 4  # at stride 1 a canvas of four tiles has four times the positions
-    costs = [count_macs(config)["trunk"].plain for config in (tied, dense)]
-    assert costs[0] * canvas == costs[1]
-
-
 @pytest.mark.parametrize("settings", APART, ids=str)
 def test_it_is_saved_and_loaded(settings, tmp_path):
     model = lived_in(small(**settings))
@@ -190,13 +161,17 @@ def test_it_is_saved_and_loaded(settings, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"binding": "tiles", "stream_keys": "slots"}, "has no keys.*leave stream_keys"),
-        ({"binding": "tied", "readout": "stream"}, "one classifier reads every stream"),
-        ({"binding": "tied", "num_streams": 3}, "16 feature maps do not divide into 3 lanes"),
-        ({"binding": "tied", "slow": "full"}, "lanes have no room"),
+        (
+            {"binding": "tiles", "stream_keys": "slots"},
+            "stream_keys='slots' is for binding='hrr'.*leave it out",
+        ),
+        (
+            {"binding": "tiles", "readout": "stream"},
+            "readout='stream' is for binding='hrr'.*leave it out",
+        ),
         ({"binding": "tiles", "slow": "full"}, "stem_stride=1 does not divide by 2"),
         ({"binding": "tiles", "slow": "full", "num_streams": 2}, "2 streams have none"),
-        ({"views": "flips"}, "leave them out"),
+        ({"views": "shifts"}, "views='shifts' is for binding='tiles': leave it out"),
         ({"bind_after_stage": 3}, "choose 0, 1 or 2"),
         ({"stem_stride": 5}, "stem_stride=5 leaves too little of images of 16x16"),
     ],
@@ -213,7 +188,7 @@ def test_images_too_small_for_the_stride_are_refused():
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_keys_bind_after_a_stage_too(stage):
-    model = lived_in(small(binding="mbat", stream_keys="slots", bind_after_stage=stage))
+    model = lived_in(small(binding="matrix", stream_keys="slots", bind_after_stage=stage))
     images = torch.randn(4, 3, 16, 16)
     maps = model.trunk.before(model.stem(images))
     assert maps.shape[1] == model.binding.stream_keys.shape[-1] == (16, 32)[stage - 1]

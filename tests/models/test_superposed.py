@@ -14,8 +14,7 @@ from mimonets.bindings.insertion import FoldMask
 from mimonets.evaluation import count_macs
 from mimonets.layers import StreamBatchNorm
 from mimonets.models import MultipleInput
-from mimonets.models.superposed_config import SuperposedConfig
-from mimonets.models.surgery import insert, trial_inputs
+from mimonets.models.surgery import SuperposedConfig, insert, probe_inputs
 from models.own_networks import Residual, plain_cnn, superposed_cnn
 
 
@@ -56,9 +55,9 @@ def test_keys_are_trained_if_wished_but_signs_never(binding, wish):
 
 
 @pytest.mark.parametrize("binding", ["hrr", "hadamard", "matrix"])
-@pytest.mark.parametrize("unbinding", ["matrix", "classifier"])
-def test_it_is_stem_binding_trunk_unbinding_and_head(binding, unbinding):
-    model = superposed_cnn(binding=binding, unbinding=unbinding).eval()
+@pytest.mark.parametrize("readout", ["shared", "stream"])
+def test_it_is_stem_binding_trunk_unbinding_and_head(binding, readout):
+    model = superposed_cnn(binding=binding, readout=readout).eval()
     x = torch.randn(6, 1, 9, 9)
     net = model.network
     stem = net[1](net[0](x)).relu()
@@ -73,7 +72,7 @@ def test_it_is_stem_binding_trunk_unbinding_and_head(binding, unbinding):
     features = torch.stack(
         [per_stream.weight[i % 3] @ trunk[i // 3] + per_stream.bias[i % 3] for i in range(6)]
     )
-    wanted = features if unbinding == "classifier" else net[8].module(features)
+    wanted = features if readout == "stream" else net[8].module(features)
     assert_close(model(x), wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -208,8 +207,8 @@ def test_one_of_our_models_that_is_refused_stays_as_it_was(tmp_path):
 
 
 def test_settings_of_matrices_are_not_for_classifiers():
-    with pytest.raises(ValueError, match="unbinding_relu and identity_start are for unbinding="):
-        SuperposedConfig(unbinding="classifier", unbinding_relu=True)
+    with pytest.raises(ValueError, match="unbinding_relu and identity_start are for readout="):
+        SuperposedConfig(readout="stream", unbinding_relu=True)
 
 
 class Attending(nn.Module):
@@ -318,8 +317,8 @@ def test_a_network_that_is_refused_stays_as_it_was(module, message):
         mn.superpose(
             network, num_streams=2, bind_after=module, unbind_before="head", example=images
         )
-    where = {"bind_after": "stem", "unbind_before": "first", "unbinding": "classifier"}
-    with pytest.raises(ValueError, match="unbinding='classifier'"):
+    where = {"bind_after": "stem", "unbind_before": "first", "readout": "stream"}
+    with pytest.raises(ValueError, match="readout='stream'"):
         mn.superpose(network, num_streams=2, example=images, **where)
     assert [name for name, _ in network.named_modules()] == modules
     assert torch.equal(network(images), before)
@@ -369,14 +368,13 @@ def test_what_is_put_in_trains_or_not_as_the_network_does(training):
         {"binding": "hrr"},
         {"binding": "hadamard"},
         {"binding": "matrix", "identity_start": True},
-        {"binding": "tied", "unbind_before": "6"},
-        {"binding": "hrr", "unbinding": "classifier"},
+        {"binding": "hrr", "readout": "stream"},
     ],
 )
 def test_what_is_put_in_lies_where_the_network_does(settings):
     where = {"num_streams": 4, "bind_after": "2", "unbind_before": "8", **settings}
     network = plain_cnn().to("meta")
-    inputs = trial_inputs(network, torch.randn(1, 1, 9, 9), 4)
+    inputs = probe_inputs(network, torch.randn(1, 1, 9, 9), 4)
     insert(network, SuperposedConfig(**where), inputs, None)
     weights = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     assert {name for name, value in weights.items() if not value.is_meta} == set()

@@ -64,7 +64,7 @@ def test_a_network_passed_to_load_gets_the_saved_weights(tmp_path):
 
 
 def test_a_registered_builder_needs_no_network(tmp_path):
-    model = built(binding="matrix", unbinding="classifier")
+    model = built(binding="matrix", readout="stream")
     found = mn.load(mn.save(model, tmp_path / "x"))
     images = torch.randn(5, 1, 9, 9)
     assert torch.equal(found(images), model(images))

@@ -105,8 +105,8 @@ def test_every_mode_of_tiles_exports(tmp_path):
         ({"unbind_before": "7"}, "'7' takes (12, 12): name modules that see maps"),
         ({"num_streams": 9}, "The maps at '1' have 8x8 positions"),
         ({"num_streams": 6}, "do not divide into 1x3 tiles, as 3 active streams have"),
-        ({"unbinding": "matrix"}, "unbinding='matrix' is for keys, and binding='tiles' has none"),
-        ({"identity_start": True}, "identity_start=True is for keys"),
+        ({"readout": "stream"}, "readout='stream' is for binding='hrr', 'matrix' and 'hadamard'"),
+        ({"identity_start": True}, "leave it out with binding='tiles'"),
     ],
 )
 def test_wrong_use_of_tiles_fails_at_construction_with_a_sentence(settings, message):

@@ -85,21 +85,6 @@ def test_a_resnet_of_transformers_takes_four_images_side_by_side():
     assert count_macs(model, 1)["trunk"].plain == 4 * count_macs(model)["trunk"].plain > 0
 
 
-def test_a_resnet_of_transformers_has_lanes_and_a_convnext_says_why_not():
-    make, bind_after, unbind_before, _ = CASES["resnet-embedder"]
-    where = {"bind_after": bind_after, "unbind_before": unbind_before}
-    settings = {"num_streams": 4, "binding": "tied", "example": IMAGES}
-    model = mn.superpose(make(), **where, **settings).eval()
-    groups = torch.randn(2, 4, 3, 32, 32)
-    answers = model(groups.flatten(0, 1)).unflatten(0, (2, 4))
-    turned = model(groups.roll(1, dims=1).flatten(0, 1)).unflatten(0, (2, 4))
-    assert_close(turned, answers.roll(1, dims=1), rtol=1e-4, atol=1e-5)
-    make, bind_after, unbind_before, _ = CASES["convnext"]
-    where = {"bind_after": bind_after, "unbind_before": unbind_before}
-    with pytest.raises(ValueError, match="is a ConvNextLayer with other weights"):
-        mn.superpose(make(), **where, **settings)
-
-
 def test_masks_go_by_the_name_that_the_network_has():
     make, bind_after, unbind_before, tokens = CASES["bert"]
     model = mn.superpose(

@@ -26,7 +26,7 @@ from models.own_networks import Residual, Twice, plain_cnn, superposed_cnn
         ),
         (lambda: superposed_cnn(bind_after="8", unbind_before="2"), "choose a later module"),
         (lambda: superposed_cnn(bind_after="7"), "'7' gives (15, 20): superpositions need feature"),
-        (lambda: superposed_cnn(unbinding="classifier", unbind_before="6"), "nn.Linear"),
+        (lambda: superposed_cnn(readout="stream", unbind_before="6"), "nn.Linear"),
         (lambda: superposed_cnn(num_streams=0), "num_streams=0 must be an integer >= 1"),
         (lambda: superposed_cnn(binding="sum"), "binding='sum' is not known"),
         (lambda: superposed_cnn(bindng="hrr"), "no setting 'bindng' (did you mean 'binding'?)"),

@@ -23,7 +23,6 @@ from mimonets.models import DataMUXConvConfig, MIMOConvConfig, WideResNetConfig
 from mimonets.models.registry import MODELS, model_class_for
 from mimonets.recipes import execute, load_recipe, recipe_names
 from mimonets.recipes.execute import (
-    choose_model,
     describe_inputs,
     make_batches,
     make_model,
@@ -35,8 +34,9 @@ from mimonets.recipes.execute import (
     taste,
 )
 from mimonets.training import TrainConfig
+from mimonets.training.checks import image_problems
 from mimonets.training.identity import Identity
-from mimonets.training.launch import image_problems
+from mimonets.training.run_folder import choose_model
 
 
 def use_data(monkeypatch, load):
@@ -94,7 +94,7 @@ REPRESENTATIVES = (
     *("cifar10-wideresnet", "cifar100-wideisonet", "cifar100-mimoconv-n4", "svhn-mimoconv-n2"),
     *("cifar10-mimoconv-dynamic", "cifar10-cpu-mimoconv-n4-ours", "digits-mimoconv-dynamic"),
     *("mnist-mimoconv-n16", "mnist-mimoconv-n16-ours", "mnist-datamux-n1", "mnist-datamux-n4"),
-    *("mnist-tiles-n16", "cifar10-cpu-map-late-tiles-gears-n4", "cifar10-cpu-map-tied-n2"),
+    *("mnist-tiles-n16", "cifar10-cpu-map-late-tiles-gears-n4"),
     *("cifar10-cpu-map-gearedresnet-widths", "cifar10-cpu-map-gearedresnet-resolutions"),
     *("lra-image-transformer", "lra-text-performer-wide", "lra-text-cpu", "lra-image-cpu"),
     *("lra-listops-mimoformer-2x2", "lra-pathfinder-mimoformer-4x4-mlp"),

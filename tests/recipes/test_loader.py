@@ -139,7 +139,7 @@ def test_overrides_are_typed():
         (["model.kind=resnet"], ["model.kind='resnet' is not known", "mimoconv"]),
         (
             ["model.widht=2", "model.depth=12", "model.binding=xor", "oops"],
-            ["'model.widht'", "depth=12", "model.binding", "'oops'"],
+            ["'model.widht'", "depth=12", "binding='xor'", "'oops'"],
         ),
     ],
 )
@@ -289,3 +289,18 @@ def test_a_path_with_an_emoji_arrives_whole(tmp_path):
 def test_an_unknown_setting_without_a_value_is_named_too():
     with pytest.raises(ValueError, match="unknown setting 'model.pool'"):
         load_recipe("mnist-datamux-n4", ["model.pool={}"])
+
+
+def test_a_setting_that_is_gone_names_the_last_version_that_had_it():
+    with pytest.raises(
+        ValueError, match=r"train\.start_lr is gone: mimonets 0\.2\.0 .*leave it out"
+    ):
+        load_recipe("digits-mimoconv-n4", ["train.start_lr=0.01"])
+
+
+def test_files_may_be_in_a_folder_named_after_the_data(tmp_path):
+    recipe = load_recipe("mnist-mimoconv-n4")
+    assert recipe.with_data_dir(None) is recipe
+    assert recipe.with_data_dir(tmp_path).data.dir == str(tmp_path)
+    (tmp_path / "mnist").mkdir()
+    assert recipe.with_data_dir(tmp_path).data.dir == str(tmp_path / "mnist")

@@ -8,9 +8,11 @@ import httpx
 import numpy as np
 
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import stream_points
 from mimonets.loadtest.demo import DemoLoad
 from mimonets.serving.app import make_app
 from mimonets.serving.networks import superposed
+from mimonets.serving.operating_points import ServedPoint
 from mimonets.serving.policy import PolicySettings
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
@@ -23,15 +25,22 @@ SPEC = InputSpec(
     labels=("zero", "one", "two"),
 )
 ACCURACIES = {1: 0.99, 2: 0.97, 4: 0.93}
+TINY = {  # settings of a network that runs at once
+    "depth": 10,
+    "width": 1,
+    "initial_width": 1,
+    "in_channels": 1,
+    "num_classes": 10,
+    "image_size": 8,
+}
 
 
 class FakeEngine:
     """Answers with the first pixel as the class, takes a set time per pass, remembers its calls."""
 
-    num_streams = 4
-
-    def __init__(self, per_pass=0.0005, spec=SPEC, modes=(1, 2, 4)):
-        self.modes, self.input_spec, self.per_pass = list(modes), spec, per_pass
+    def __init__(self, per_pass=0.0005, spec=SPEC, points=(1, 2, 4)):
+        self.operating_points = [point for point in stream_points(4) if point.number in points]
+        self.input_spec, self.per_pass = spec, per_pass
         self.calls = []
         self.hold = threading.Event()  # while cleared, every call waits
         self.hold.set()
@@ -57,6 +66,14 @@ class FakeEngine:
             if self.nan_on is not None and self.nan_on in first[group]:
                 logits[group] = np.nan
         return logits
+
+
+def make_point(inputs_per_pass, time, accuracy=None, **more):
+    """Make an operating point without a network."""
+    named = {"number": inputs_per_pass, "name": f"{inputs_per_pass} active"}
+    return ServedPoint(
+        **{**named, **more}, inputs_per_pass=inputs_per_pass, time=time, accuracy=accuracy
+    )
 
 
 def images(*pixels):

@@ -1,25 +1,33 @@
 import asyncio
 import base64
+import gc
 import io
 import json
 import struct
 import time
 import zlib
+from functools import partial
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 
-from mimonets.serving.images import read_images
-from mimonets.serving.infer import Departure, read_body
-from mimonets.serving.modes import Mode, ServiceTime
+from mimonets.serving.classify import read_images
+from mimonets.serving.infer import client_leaves, read_body
+from mimonets.serving.model_queue import ModelQueue
+from mimonets.serving.operating_points import ServiceTime
 from mimonets.serving.policy import Policy
-from mimonets.serving.protocol import read_question
-from mimonets.serving.request_options import RequestError, make_ticket, read_wish
+from mimonets.serving.protocol import decode_request
+from mimonets.serving.request_options import (
+    RequestError,
+    RequestOptions,
+    make_request,
+    read_options,
+)
 from mimonets.serving.server import ServerSettings
-from mimonets.serving.tenants import Tenant, Tenants, read_keys
-from serving.fakes import SPEC, FakeEngine, client_of, images, make_server, tensor
+from mimonets.serving.tenants import EVERYONE, Tenant, Tenants, read_api_keys
+from serving.fakes import SPEC, FakeEngine, client_of, images, make_point, make_server, tensor
 
 INFER = "/v2/models/digits/infer"
 
@@ -148,7 +156,7 @@ def test_outputs_can_be_chosen():
 
 
 @pytest.mark.parametrize("name", ["min_acuracy", "Mode", "determinstic"])
-def test_a_misspelt_parameter_is_refused_and_a_foreign_one_is_not(name):
+def test_a_misspelt_parameter_is_refused_and_one_of_another_server_is_not(name):
     async def call(client, server):
         response = await client.post(INFER, json=tensor(images(1), **{name: 1}))
         assert response.status_code == 400
@@ -159,25 +167,42 @@ def test_a_misspelt_parameter_is_refused_and_a_foreign_one_is_not(name):
     once(call)
 
 
+def asked(points, parameters):
+    """Make a request with these parameters for these operating points."""
+    queue, options = ModelQueue("model", Policy(points)), read_options(parameters)
+    return make_request(queue, images(1), options, EVERYONE, arrival=0.0, slo=1.0)
+
+
+def test_requests_choose_how_fast_is_too_fast():
+    accuracies = {1: 0.997, 2: 0.993, 4: 0.987}
+    points = [make_point(A, ServiceTime(), accuracy) for A, accuracy in accuracies.items()]
+    assert asked(points, {}).fastest == 2
+    assert asked(points, {"mode": 3}).fastest == 1
+    assert asked(points, {"min_accuracy": 0.99}).fastest == 1
+    for more in ({}, {"deterministic": True}, {"mode": "slow"}):
+        with pytest.raises(RequestError, match=r"min_accuracy=0.999.*1 active: 0.9970") as caught:
+            asked(points, {"min_accuracy": 0.999, **more})
+        assert caught.value.status == 400
+
+
 @pytest.mark.parametrize(
     ("mode", "most"), [("slow", "big"), ("normal", "middle"), ("fast", "small"), (1, "small")]
 )
 def test_slow_is_the_big_one_of_several_networks(mode, most):
     time = ServiceTime(per_pass=0.01)
     names = ("big", "middle", "small")
-    policy = Policy([Mode(1, time, 0.9 - n / 10, name) for n, name in enumerate(names)])
-    wish = read_wish({"mode": mode})
-    ticket = make_ticket(images(1), wish, policy, 0.0, 1.0, tenant="", shares=True)
-    assert names[ticket.limit] == most
+    points = [
+        make_point(1, time, 0.9 - n / 10, name=name, number=n) for n, name in enumerate(names)
+    ]
+    assert names[asked(points, {"mode": mode}).fastest] == most
 
 
-@pytest.mark.parametrize("wish", [{"mode": "slow"}, {"mode": 1}, {"deterministic": True}])
-def test_slow_runs_alone_where_one_input_per_pass_is_not_worth_serving(wish):
-    policy = Policy([Mode(A, ServiceTime(per_pass=0.01), 0.9 - A / 100) for A in (2, 4)])
-    ticket = make_ticket(images(1), read_wish(wish), policy, 0.0, 1.0, tenant="", shares=True)
-    assert (ticket.limit, ticket.alone) == (0, True)
-    two = make_ticket(images(1), read_wish({"mode": 2}), policy, 0.0, 1.0, tenant="", shares=True)
-    assert (two.limit, two.alone) == (0, False)
+@pytest.mark.parametrize("parameters", [{"mode": "slow"}, {"mode": 1}, {"deterministic": True}])
+def test_slow_runs_alone_where_one_input_per_pass_is_not_worth_serving(parameters):
+    points = [make_point(A, ServiceTime(per_pass=0.01), 0.9 - A / 100) for A in (2, 4)]
+    one, two = asked(points, parameters), asked(points, {"mode": 2})
+    assert (one.fastest, one.alone) == (0, True)
+    assert (two.fastest, two.alone) == (0, False)
 
 
 def test_raw_pixels_are_prepared_as_in_training():
@@ -280,7 +305,7 @@ GREEDY = {
 def test_a_request_that_asks_for_much_work_is_refused_in_one_short_line(body):
     started = time.thread_time()
     with pytest.raises(RequestError) as caught:
-        read_question(body, None, SPEC, takes_short=False, max_inputs=256)
+        decode_request(body, None, SPEC, takes_short=False, max_inputs=256)
     assert time.thread_time() - started < 3  # a collection of garbage may fall into it
     assert caught.value.status == 400
     assert len(str(caught.value)) < 250
@@ -289,22 +314,22 @@ def test_a_request_that_asks_for_much_work_is_refused_in_one_short_line(body):
 def test_json_that_no_input_needs_is_not_decoded(monkeypatch):
     monkeypatch.setattr("mimonets.serving.protocol.read_json", None)
     with pytest.raises(RequestError, match="at most 106496: send fewer, or binary") as caught:
-        read_question(b" " * 200_000, None, SPEC, takes_short=False, max_inputs=256)
+        decode_request(b" " * 200_000, None, SPEC, takes_short=False, max_inputs=256)
     assert caught.value.status == 413
 
 
 @pytest.mark.parametrize("nested", [[1, 2, 3, 4], [[[[1, 2], [3, 4]]]], [[1, 2], [3, 4]]])
 def test_numbers_come_flat_or_nested(nested):
-    found = read_question(
+    _, inputs = decode_request(
         SMALL % json.dumps(nested).encode(), None, SPEC, takes_short=False, max_inputs=1
     )
-    assert found.inputs.ravel().tolist() == [1, 2, 3, 4]
+    assert inputs.ravel().tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("length", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", "", "1_0"])
 def test_a_length_of_the_header_that_is_none_is_named(length):
     with pytest.raises(RequestError, match="must be an integer from 0 to 2, the bytes") as caught:
-        read_question(b"{}", length, SPEC, takes_short=False, max_inputs=1)
+        decode_request(b"{}", length, SPEC, takes_short=False, max_inputs=1)
     assert caught.value.status == 400
 
 
@@ -503,8 +528,8 @@ def test_a_tenant_over_quota_is_429():
 def test_keys_are_read_from_a_file(tmp_path):
     path = tmp_path / "keys.json"
     path.write_text('{"0123456789abcdef": {"tenant": "a", "shares": true}}')
-    assert read_keys(path).find("0123456789abcdef").shares
-    assert read_keys(path).find("another") is None
+    assert read_api_keys(path).find("0123456789abcdef").shares
+    assert read_api_keys(path).find("another") is None
     for content, message in (
         ("{", "not JSON"),
         ("{}", "holds no keys"),
@@ -514,7 +539,7 @@ def test_keys_are_read_from_a_file(tmp_path):
     ):
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
-            read_keys(path)
+            read_api_keys(path)
 
 
 def test_only_the_names_of_the_server_reach_it():
@@ -536,32 +561,44 @@ def test_a_request_can_ask_to_be_superposed_when_idle():
     assert len(engine.calls[-1][1]) == 4
 
 
-@pytest.mark.parametrize("ending", ["disconnect", "error", "stop"])
-def test_a_client_that_leaves_is_noticed_once_and_only_while_somebody_watches(ending):
-    async def main():
-        messages, calls = asyncio.Queue(), []
+@pytest.mark.parametrize("ending", ["disconnect", "error", "answer"])
+def test_a_client_that_leaves_is_noticed_only_while_somebody_waits(ending, caplog):
+    async def call(client, server):
+        messages = asyncio.Queue()
 
         async def receive():
-            await asyncio.sleep(0)  # gives way without a future
+            await asyncio.sleep(0)
             message = await messages.get()
             if message is None:
                 raise OSError("the connection broke")
             return message
 
-        leaving = Departure(receive)
-        leaving.watch(lambda: calls.append(1))
+        engine.hold.clear()
+        found, leaves = server.find("digits"), partial(client_leaves, receive)
+        answer = server.answer(found, images(1), RequestOptions(), EVERYONE, leaves)
+        waiting = asyncio.ensure_future(answer)
         messages.put_nowait({"type": "http.request"})  # more of a body is no farewell
-        await asyncio.sleep(0.01)
-        assert not calls
-        if ending == "stop":
-            leaving.stop()
-        messages.put_nowait(None if ending == "error" else {"type": "http.disconnect"})
-        messages.put_nowait({"type": "http.disconnect"})
-        await asyncio.sleep(0.01)
-        leaving.stop()
-        assert len(calls) == (ending != "stop")
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        if ending == "answer":
+            engine.hold.set()
+            assert (await waiting).answers[0].output.argmax() == 1
+            messages.put_nowait({"type": "http.disconnect"})
+        else:
+            messages.put_nowait(None if ending == "error" else {"type": "http.disconnect"})
+            with pytest.raises(RequestError, match="client left") as caught:
+                await waiting
+            assert caught.value.status == 499
+            engine.hold.set()
+        await asyncio.sleep(0.02)
+        assert server.batcher.is_empty()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not [task for task in others if "client_leaves" in repr(task)], "nobody listens"
 
-    run(main())
+    engine = FakeEngine()
+    once(call, engine=engine)
+    gc.collect()
+    assert not [record for record in caplog.records if "never retrieved" in record.getMessage()]
 
 
 @pytest.mark.parametrize("parts", [[b"abc"], [b"", b"a", b"bc"], [b"a" * 2000]])

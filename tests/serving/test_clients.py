@@ -9,18 +9,9 @@ import torch
 import mimonets as mn
 from mimonets._inputs import InputSpec
 from mimonets.serving.networks import superposed, switched
-from serving.fakes import SPEC, FakeEngine, listening, make_server
+from serving.fakes import SPEC, TINY, FakeEngine, listening, make_server
 
 triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
-
-TINY = {
-    "depth": 10,
-    "width": 1,
-    "initial_width": 1,
-    "in_channels": 1,
-    "num_classes": 10,
-    "image_size": 8,
-}
 
 
 class Eager:
@@ -29,7 +20,7 @@ class Eager:
     def __init__(self, model):
         self.model = model.eval()
         self.num_streams = model.num_streams
-        self.modes = [1, 2, 4] if model.num_streams == 4 else [1]
+        self.operating_points = model.operating_points
         self.input_spec = InputSpec(kind="image", shape=(1, 8, 8))
 
     def __call__(self, inputs, active_streams=None):
@@ -67,7 +58,7 @@ def client(address):
     client.close()
 
 
-def question(images, *, binary):
+def tensors(images, *, binary):
     given = triton.InferInput("input", list(images.shape), "FP32")
     given.set_data_from_numpy(images, binary_data=binary)
     return [given]
@@ -79,7 +70,7 @@ def test_tritonclient_gets_the_networks_own_answers(client, network, binary_in, 
     images = np.random.default_rng(0).standard_normal((3, 1, 8, 8), dtype=np.float32)
     found = client.infer(
         "digits",
-        question(images, binary=binary_in),
+        tensors(images, binary=binary_in),
         outputs=[
             triton.InferRequestedOutput("logits", binary_data=binary_out),
             triton.InferRequestedOutput("label", binary_data=binary_out),
@@ -97,11 +88,11 @@ def test_tritonclient_gets_the_networks_own_answers(client, network, binary_in, 
 
 def test_tritonclient_without_outputs_and_with_classification(client, network):
     images = np.random.default_rng(1).standard_normal((2, 1, 8, 8), dtype=np.float32)
-    plain = client.infer("digits", question(images, binary=True))
+    plain = client.infer("digits", tensors(images, binary=True))
     assert plain.as_numpy("logits").shape == (2, 10)
     top = client.infer(
         "digits",
-        question(images, binary=True),
+        tensors(images, binary=True),
         outputs=[triton.InferRequestedOutput("logits", class_count=2)],
         parameters={"mode": "slow"},
     ).as_numpy("logits")
@@ -124,14 +115,14 @@ def test_tritonclient_asks_about_server_and_model(client):
 def test_tritonclient_sees_errors(client):
     wrong = np.zeros((1, 1, 9, 9), dtype=np.float32)
     with pytest.raises(triton.InferenceServerException, match=r"must be \(inputs, 1, 8, 8\)"):
-        client.infer("digits", question(wrong, binary=True))
+        client.infer("digits", tensors(wrong, binary=True))
 
 
 def test_a_big_and_a_small_network_are_one_model(client):
     images = np.zeros((1, 1, 8, 8), dtype=np.float32)
     modes = client.get_model_metadata("pair")["parameters"]["modes"]
     assert modes[0]["name"] == "big"
-    found = client.infer("pair", question(images, binary=True), parameters={"min_accuracy": 0.95})
+    found = client.infer("pair", tensors(images, binary=True), parameters={"min_accuracy": 0.95})
     assert found.get_response()["parameters"]["expected_accuracy"] == 0.99
 
 
@@ -162,7 +153,7 @@ def test_the_server_adds_little_time_when_idle():
         seconds = []
         for _ in range(50):
             started = time.perf_counter()
-            client.infer("digits", question(images, binary=True))
+            client.infer("digits", tensors(images, binary=True))
             seconds.append(time.perf_counter() - started)
         client.close()
     assert np.median(seconds) < 0.03  # ten times that: the machine may be busy

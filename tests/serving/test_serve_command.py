@@ -25,8 +25,9 @@ from mimonets.cli.serve import write_samples
 from mimonets.models import SlimmableWideResNet, SlimmableWideResNetConfig
 from mimonets.recipes import load_recipe
 from mimonets.serving.networks import superposed
-from serving.fakes import client_of, make_server, tensor
-from serving.test_clients import TINY
+from serving.fakes import TINY, client_of, make_server, tensor
+
+RESULT = {"final": {}, "steps": 1, "skipped": 0, "not_finite": 0}  # of a run
 
 
 def small_model(folder, streams=2):
@@ -157,15 +158,15 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
     recipe = load_recipe("digits-mimoconv-dynamic")
     (run_folder / "recipe.yaml").write_text(recipe.as_yaml())
     final = {"1": {"accuracy": 0.9}, "2": {"accuracy": 0.8}}
-    (run_folder / "result.json").write_text(json.dumps({"final": final}))
+    (run_folder / "result.json").write_text(json.dumps({**RESULT, "final": final}))
     network = open_network("run", [run_folder], "torch", 1)
-    assert {point.group: point.accuracy for point in network.points} == {1: 0.9, 2: 0.8}
+    assert {point.inputs_per_pass: point.accuracy for point in network.points} == {1: 0.9, 2: 0.8}
     assert network.input_spec.shape == (1, 8, 8)
     samples = np.load(write_samples(run_folder, tmp_path / "samples.npz"))
     assert samples["inputs"].shape == (297, 1, 8, 8)
     assert samples["inputs"].dtype == np.uint8
     pair = open_network("pair", [run_folder, run_folder / "model"], "torch", 1)
-    assert [point.group for point in pair.points] == [1, 1]
+    assert [point.inputs_per_pass for point in pair.points] == [1, 1]
 
 
 def test_a_network_with_gears_is_served_in_all_of_them(tmp_path):
@@ -183,11 +184,13 @@ def test_a_network_with_gears_is_served_in_all_of_them(tmp_path):
 
 def test_a_run_is_served_with_the_model_that_it_kept(tmp_path):
     small_model(tmp_path / "model")
-    (tmp_path / "result.json").write_text(json.dumps({"keep": "best"}))
+    assert weights_in(tmp_path) == tmp_path / "model", "of an export"
+    (tmp_path / "recipe.yaml").write_text("{model: {}, train: {}}")
     assert weights_in(tmp_path) == tmp_path / "model"
     small_model(tmp_path / "best")
+    (tmp_path / "result.json").write_text(json.dumps({**RESULT, "keep": "best"}))
     assert weights_in(tmp_path) == tmp_path / "best"
-    (tmp_path / "result.json").write_text(json.dumps({"keep": "last"}))
+    (tmp_path / "result.json").write_text(json.dumps({**RESULT, "keep": "last"}))
     assert weights_in(tmp_path) == tmp_path / "model"
     assert weights_in(tmp_path / "model") == tmp_path / "model"
 
@@ -195,7 +198,7 @@ def test_a_run_is_served_with_the_model_that_it_kept(tmp_path):
 def test_shipped_models_are_served_with_the_accuracy_of_their_card():
     (_, folders) = name_and_folders("digits")
     network = open_network("digits", folders, "torch", 1)
-    assert {point.group: point.accuracy for point in network.points} == {
+    assert {point.inputs_per_pass: point.accuracy for point in network.points} == {
         1: 0.983,
         2: 0.973,
         3: 0.97,
@@ -206,8 +209,8 @@ def test_shipped_models_are_served_with_the_accuracy_of_their_card():
 def test_what_is_loaded_is_no_work_for_the_garbage_collector():
     """Going through all objects of PyTorch stops every thread for a tenth of a second and more."""
     code = (
-        "import gc, mimonets.serving.run as run; run.settle(); print(gc.get_freeze_count(), "
-        "len(gc.get_objects()))"
+        "import gc, mimonets.serving.run as run; run.freeze_loaded_objects(); "
+        "print(gc.get_freeze_count(), len(gc.get_objects()))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     frozen, left = map(int, found.stdout.split())

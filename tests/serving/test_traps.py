@@ -14,13 +14,12 @@ import torch
 
 from mimonets import Engine, MIMOFormer, MIMOFormerConfig
 from mimonets._inputs import InputSpec
-from mimonets.loadtest.demo import DemoLoad
 from mimonets.serving.batcher import Batcher
-from mimonets.serving.jobs import Item
+from mimonets.serving.jobs import QueuedInput
 from mimonets.serving.metrics import Metrics
-from mimonets.serving.model_queue import ModelQueue, Ticket
-from mimonets.serving.modes import Mode, ServiceTime
-from mimonets.serving.networks import PADDING, Network, Point, superposed
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.networks import PADDING, Network, superposed
+from mimonets.serving.operating_points import ServiceTime
 from mimonets.serving.policy import Policy
 from mimonets.serving.request_options import RequestError, RequestOptions
 from mimonets.serving.tenants import EVERYONE, Tenant, Tenants
@@ -31,6 +30,7 @@ from serving.fakes import (
     client_of,
     images,
     listening,
+    make_point,
     make_server,
     tensor,
 )
@@ -364,7 +364,7 @@ def test_8_reload_leaves_no_gap_and_no_request_unanswered():
                 assert response.json() == {"name": "digits", "version": "2"}
             for versions in answered:
                 assert versions == sorted(versions), "nobody goes back to the old version"
-            assert len(server.batcher.lanes) == 1, "the old queue is gone"
+            assert len(server.batcher.queues) == 1, "the old queue is gone"
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -389,7 +389,7 @@ def test_8_a_request_whose_body_still_comes_is_answered_by_the_new_version():
         assert {one.json()["model_version"] for one in found} == {"2"}
         assert gone.status_code == 404
         assert server.batcher.queued_bytes == 0
-        assert set(server.batcher.queued.values()) == {0}
+        assert set(server.batcher.queued_by_tenant.values()) == {0}
 
     content = httpx.Request("POST", "http://test", json=tensor(images(1))).content
     once(call)
@@ -409,14 +409,12 @@ def test_8_a_request_that_fits_only_the_old_version_is_503():
 
 
 def test_8_inputs_of_a_version_that_is_gone_do_not_count_against_their_tenant():
-    batcher, lane = (
-        Batcher(quotas={"shop": 1}),
-        ModelQueue("digits", Policy([Mode(1, ServiceTime())])),
-    )
-    one = Ticket(images(1), 1, 0.0, 1.0, tenant="shop", size=16)
-    batcher.offer(lane, one, 0.0)  # the lane is not among those that are served
+    batcher = Batcher(quotas={"shop": 1})
+    gone = ModelQueue("digits", Policy([make_point(1, ServiceTime())]))  # not in batcher.queues
+    one = InferenceRequest(gone, images(1), 1, 0.0, 1.0, tenant="shop", size=16)
+    batcher.offer(one, 0.0)
     batcher.end(one, TimeoutError("late"))
-    assert (batcher.queued["shop"], batcher.queued_bytes) == (0, 0)
+    assert (batcher.queued_by_tenant["shop"], batcher.queued_bytes) == (0, 0)
 
 
 def test_8_old_versions_leave_memory_without_the_garbage_collector():
@@ -653,7 +651,7 @@ def test_a_client_that_sends_its_body_slowly_delays_nobody():
         slow.close()
 
 
-def test_a_short_group_runs_in_a_mode_that_is_served():
+def test_a_short_group_runs_at_a_point_that_is_served():
     async def call(client, server):
         response = await ask(client, 0, 1, 2, superpose=True)
         assert label(response) == [0, 1, 2]
@@ -663,16 +661,16 @@ def test_a_short_group_runs_in_a_mode_that_is_served():
         assert inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 0], "a copy fills the group"
 
     engine = FakeEngine()
-    network = lambda: superposed("digits", engine, ACCURACIES, modes=(1, 4))  # noqa: E731
+    network = lambda: superposed("digits", engine, ACCURACIES, points=(1, 4))  # noqa: E731
     once(call, models={"digits": network})
 
 
 def test_many_inputs_that_ask_for_it_share_a_pass_on_an_idle_server():
     time = ServiceTime(per_pass=0.01)
-    policy = Policy([Mode(1, time, 0.9), Mode(16, time, 0.8)])
-    queue = [Item(0.0, 10.0, limit=1, least=1, number=number) for number in range(32)]
+    policy = Policy([make_point(1, time, 0.9), make_point(16, time, 0.8)])
+    queue = [QueuedInput(0.0, 10.0, fastest=1, slowest=1, number=number) for number in range(32)]
     job = policy.next_job(queue, now=0.0)
-    assert [len(group.items) for group in job.groups] == [16, 16]
+    assert [len(group.inputs) for group in job.groups] == [16, 16]
 
 
 @pytest.mark.parametrize(("grid", "served"), [((1, 2), {1: "2"}), ((2, 2), {1: "2", 2: "4"})])
@@ -680,17 +678,17 @@ def test_pairs_are_served_in_one_mode_for_each_number_of_pairs(grid, served):
     torch.manual_seed(0)
     config = MIMOFormerConfig(**SMALL, num_classes=3, head="pair", grid=grid)
     network = superposed("pairs", Engine(MIMOFormer(config).eval(), "torch", 1))
-    assert {point.group: point.name.split()[0] for point in network.points} == served
+    assert {point.inputs_per_pass: point.name.split()[0] for point in network.points} == served
     pairs = network.example(3)
-    *_, modes = network.warm_up(time.perf_counter, passes=(1,), repeats=1)
-    assert network.run(modes[-1], pairs).shape == (3, 3)
+    *_, points = network.measure(time.perf_counter, passes=(1,), repeats=1)
+    assert points[-1].answer(pairs).shape == (3, 3)
 
 
 def test_a_network_that_answers_every_token_is_refused_when_it_is_loaded():
     config = MIMOFormerConfig(**SMALL, num_classes=10, head="next_token", causal=True, grid=(2, 1))
     network = superposed("words", Engine(MIMOFormer(config).eval(), "torch", 1))
-    with pytest.raises(ValueError, match="words answers each input with 8 x 10 numbers, and the"):
-        network.open()
+    with pytest.raises(ValueError, match=r"words .* 8 x 10 numbers.*mimonets.Engine"):
+        network.run_every_graph()
 
 
 def test_the_window_looks_at_the_last_seconds_only():
@@ -705,7 +703,7 @@ def test_the_window_looks_at_the_last_seconds_only():
     assert metrics.window()["p50_ms"] == pytest.approx(98.75)
 
 
-def test_graphs_for_short_sequences_are_opened_before_anybody_waits():
+def test_graphs_for_short_sequences_run_before_anybody_waits():
     seen = []
 
     def run(inputs):
@@ -715,51 +713,6 @@ def test_graphs_for_short_sequences_are_opened_before_anybody_waits():
     spec = InputSpec(kind="tokens", shape=(6,), vocab_size=5)
     for takes_short, wanted in ((True, [True, False]), (False, [False])):
         seen.clear()
-        Network("text", spec, [Point(2, run)], takes_short=takes_short).open()
+        point = make_point(2, ServiceTime(), run=run)
+        Network("text", spec, [point], takes_short=takes_short).run_every_graph()
         assert seen == wanted
-
-
-def test_two_changes_of_the_load_at_once_start_one_process(monkeypatch):
-    started = []
-
-    class Process:
-        returncode, stdout = None, None
-
-        class stdin:  # noqa: N801
-            write = started.append
-
-            async def drain():
-                pass
-
-    async def start(*arguments, **options):
-        await asyncio.sleep(0.01)
-        started.append("process")
-        return Process()
-
-    async def main():
-        monkeypatch.setattr("asyncio.create_subprocess_exec", start)
-        monkeypatch.setattr(DemoLoad, "_read", lambda self, process: asyncio.sleep(0))
-        demo = DemoLoad("", "")
-        await asyncio.gather(demo.set_rate(1.0), demo.set_rate(2.0))
-
-    asyncio.run(main())
-    assert started == ["process", b"1.0\n", b"2.0\n"]
-
-
-def test_the_load_stops_when_no_page_is_left(monkeypatch):
-    async def main():
-        monkeypatch.setattr("mimonets.loadtest.demo.ABSENCE", 0.02)
-        demo = DemoLoad("", "")
-        demo.rate = 20.0
-        with demo.watched():
-            with demo.watched():
-                pass
-            await asyncio.sleep(0.04)
-            assert demo.rate == 20.0, "another page looks"
-        with demo.watched():  # loaded again
-            await asyncio.sleep(0.04)
-            assert demo.rate == 20.0
-        await asyncio.sleep(0.06)
-        assert demo.rate == 0.0
-
-    asyncio.run(main())

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mimonets.experiments.bounds_simulation import simulate_cleanup_noise, simulate_wrong_item
 from mimonets.theory import cleanup_noise_bound, cleanup_noise_typical, wrong_item_bound
-from mimonets.theory.simulation import simulate_cleanup_noise, simulate_wrong_item
 from mimonets.vsa import bipolar_keys, gaussian_keys
 
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mimonets.experiments.bounds_simulation import simulate_hadamard_norm, simulate_interference
 from mimonets.theory import (
     any_pair_bound,
     hadamard_norm_mean,
@@ -15,7 +16,6 @@ from mimonets.theory import (
     streams_apart,
     width_apart,
 )
-from mimonets.theory.simulation import simulate_hadamard_norm, simulate_interference
 from mimonets.vsa import bipolar_keys, gaussian_keys
 
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mimonets.experiments.bounds_simulation import simulate_crosstalk, unit_streams
 from mimonets.theory import (
     bernstein,
     chebyshev,
@@ -17,7 +18,6 @@ from mimonets.theory import (
     typical_peak,
 )
 from mimonets.theory.interference import PAPER_BOUNDS
-from mimonets.theory.simulation import simulate_crosstalk, unit_streams
 from mimonets.vsa import bipolar_keys
 
 

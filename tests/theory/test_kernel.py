@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mimonets.attention import ReLUFeatures
+from mimonets.experiments.bounds_simulation import (
+    aligned_pair,
+    simulate_relu_kernel,
+    simulate_superposed_relu_kernel,
+    unit_streams,
+)
 from mimonets.theory import (
     relu_kernel,
     relu_kernel_approximation,
     softmax_kernel,
     superposed_relu_kernel,
-)
-from mimonets.theory.simulation import (
-    aligned_pair,
-    simulate_relu_kernel,
-    simulate_superposed_relu_kernel,
-    unit_streams,
 )
 from mimonets.vsa import bipolar_keys
 

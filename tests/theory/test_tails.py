@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mimonets.experiments.bounds_simulation import simulate_sum
 from mimonets.theory import bernstein_bound, hoeffding_bound
-from mimonets.theory.simulation import simulate_sum
 
 LIMITS = st.lists(st.floats(0.01, 10), min_size=1, max_size=8)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mimonets.training import train
-from mimonets.training.compiling import cpp_compiler
+from mimonets.training.checks import cpp_compiler
 from training.tiny import (
     TinyBatches,
     TinySequences,
@@ -45,10 +45,3 @@ def test_compiling_without_a_compiler_is_refused_before_training(tmp_path, monke
     with pytest.raises(ValueError, match=r"no-such-compiler is not installed.*train.compile=false"):
         train(tiny_conv(), TinyBatches(), tiny_config(compile=True), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.skipif(shutil.which(cpp_compiler()) is None, reason="needs a C++ compiler")
-def test_compiled_networks_cannot_be_compared_inside(tmp_path):
-    config = tiny_config(compile=True, distill_features=0.5)
-    with pytest.raises(ValueError, match=r"distill_features looks into .*train.compile=false"):
-        train(tiny_conv(), TinyBatches(), config, run_dir=tmp_path / "run", teacher=tiny_conv())

@@ -1,28 +1,16 @@
-import copy
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 import mimonets as mn
 from mimonets.layers import StreamBatchNorm
-from mimonets.training import TrainConfig, train
+from mimonets.training import train
 from mimonets.training.batch import Batch
-from mimonets.training.distillation import (
-    compared_module,
-    make_teacher,
-    similarity_loss,
-    soft_loss,
-    taught_loss,
-    watching,
-)
+from mimonets.training.distillation import make_teacher, soft_loss, taught_loss
 from mimonets.training.objective import task_loss
-from mimonets.training.schedule import decay_groups
-from mimonets.training.step import plan_step
-from mimonets.training.warm_ups import streams_at
 from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
 
 CPU = torch.device("cpu")
@@ -56,20 +44,6 @@ def test_what_has_no_label_is_not_taught():
     kept = logits.flatten(0, 1)[scored], wanted.flatten(0, 1)[scored]
     expected = soft_loss(*kept, torch.ones(5, dtype=torch.bool), 2.0)
     assert_close(soft_loss(logits, wanted, scored, 2.0), expected)
-
-
-def test_similarities_by_hand_whatever_the_sizes_of_the_features():
-    features, taught = torch.randn(4, 5), torch.randn(4, 7)
-
-    def rows(x):
-        gram = [[float(a @ b) for b in x] for a in x]
-        return [[value / math.hypot(*row) for value in row] for row in gram]
-
-    own, wanted = rows(features), rows(taught)
-    expected = sum((own[i][j] - wanted[i][j]) ** 2 for i in range(4) for j in range(4)) / 16
-    assert float(similarity_loss(features, taught)) == pytest.approx(expected, rel=1e-4)
-    turned = taught @ torch.linalg.qr(torch.randn(7, 7))[0]
-    assert float(similarity_loss(taught, turned)) == pytest.approx(0, abs=1e-9)
 
 
 def test_without_a_teacher_it_is_the_tasks_loss():
@@ -109,21 +83,18 @@ def test_a_network_teaches_itself_by_its_slow_mode_and_stays_in_training_mode():
     student = tiny_conv()
     batch = a_batch()
     student(batch.inputs, active_streams=1)
-    config = tiny_config(teacher="slow", distill=1.0, fast_share=0.5, distill_features=0.5)
+    config = tiny_config(teacher="slow", distill=1.0, fast_share=0.5)
     teacher = make_teacher(student, config, CPU)
     wanted = student.eval()(batch.inputs, active_streams=1).detach()
     student.train()
     seen = [norm.batches_seen.tolist() for norm in student.modules() if is_norm(norm)]
-    assert_close(teacher.answer(batch)[0], wanted)
+    assert_close(teacher.answer(batch), wanted)
     assert student.training
     assert seen == [norm.batches_seen.tolist() for norm in student.modules() if is_norm(norm)]
-    lesson = teacher.answer(batch)
-    with watching(student.classifier) as features:
-        logits = student(batch.inputs, active_streams=2)
-        loss = taught_loss(logits, batch, config, lesson, features)
-    own = lesson[1]
+    taught = teacher.answer(batch)
+    logits = student(batch.inputs, active_streams=2)
     expected = soft_loss(logits, wanted, torch.ones(6, dtype=torch.bool), 4.0)
-    assert_close(loss, expected + 0.5 * similarity_loss(features[0], own[0]))
+    assert_close(taught_loss(logits, batch, config, taught), expected)
 
 
 def test_a_network_with_modes_that_are_not_trained_teaches_itself(tmp_path):
@@ -147,36 +118,6 @@ def is_norm(module):
     return isinstance(module, StreamBatchNorm)
 
 
-def a_cnn():
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 8, 3, padding=1), nn.AdaptiveAvgPool2d(1)
-    ).append(nn.Sequential(nn.Flatten(), nn.Linear(8, 5)))
-
-
-@pytest.mark.parametrize(
-    ("settings", "before"),
-    [({"unbind_before": "3"}, 3), ({"unbind_before": "2", "binding": "tiles"}, 2)],
-)
-def test_features_of_a_superposed_network_are_compared_where_they_are_read_out(settings, before):
-    torch.manual_seed(0)
-    original, images = a_cnn(), torch.randn(7, 3, 8, 8)
-    student = mn.superpose(
-        copy.deepcopy(original), num_streams=2, bind_after="0", example=images, **settings
-    ).train()
-    config = tiny_config(distill=1.0, distill_features=0.5)
-    batch = Batch(images, torch.zeros(7, dtype=torch.long))
-    teacher = make_teacher(student, config, CPU, original)
-    lesson = teacher.answer(batch)
-    with watching(compared_module(student, student)) as features:
-        logits = student(images, active_streams=2)  # the last group is filled up
-        loss = taught_loss(logits, batch, config, lesson, features)
-    wanted = original[:before](images)
-    assert_close(lesson[1][0], wanted)
-    assert features[0].shape[0] == 8
-    expected = soft_loss(logits, original(images), None, 4.0)
-    assert_close(loss, expected + 0.5 * similarity_loss(features[0][:7], wanted))
-
-
 def test_a_teacher_of_another_task_is_refused():
     student = tiny_conv()
     classes = replace(student.config, num_classes=student.config.num_classes + 1)
@@ -187,17 +128,9 @@ def test_a_teacher_of_another_task_is_refused():
     tokens = mn.Transformer(mn.TransformerConfig(depth=1, heads=1, head_dim=4, dim=4))
     with pytest.raises(ValueError, match="The teacher takes token ids and the network images"):
         make_teacher(student, tiny_config(), CPU, tokens)
-    with pytest.raises(ValueError, match="distill_features is for a teacher"):
-        make_teacher(student, tiny_config(distill_features=1.0), CPU)
 
 
-def test_features_need_a_classifier():
-    student = nn.Linear(3, 3)
-    with pytest.raises(ValueError, match="the student has no such module.*features=0"):
-        make_teacher(student, tiny_config(teacher="slow", distill_features=1.0), CPU)
-
-
-@pytest.mark.parametrize("settings", [{}, {"distill_features": 1.0}, {"accumulate": 2}])
+@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}])
 def test_a_taught_run_differs_learns_and_resumes(teacher_folder, tmp_path, settings):
     config = tiny_config(teacher=str(teacher_folder), distill=0.9, mixup=0.5, **settings)
     taught, resumed, alone = tiny_conv(), tiny_conv(), tiny_conv()
@@ -211,7 +144,7 @@ def test_a_taught_run_differs_learns_and_resumes(teacher_folder, tmp_path, setti
         train(resumed, TinyBatches(before=stop), config, run_dir=tmp_path / "cut")
     train(resumed, TinyBatches(), config, run_dir=tmp_path / "cut", resume=True)
     assert same_weights(taught, resumed)
-    plain = tiny_config(mixup=0.5, **{k: v for k, v in settings.items() if k == "accumulate"})
+    plain = tiny_config(mixup=0.5, **settings)
     train(alone, TinyBatches(), plain, run_dir=tmp_path / "alone")
     assert not same_weights(taught, alone)
 
@@ -222,32 +155,3 @@ def test_a_teacher_that_is_not_trained_is_refused(tmp_path):
     one = tiny_conv(num_streams=1)
     with pytest.raises(ValueError, match="teacher='slow' needs several streams"):
         train(one, TinyBatches(size=4), tiny_config(teacher="slow"), run_dir=tmp_path)
-
-
-def test_the_curriculum_raises_the_number_of_active_streams():
-    config = TrainConfig(stream_curriculum=0.6, modes={1: 0.5, 8: 0.5})
-    limits = [streams_at(config, 8, step, 100) for step in range(100)]
-    assert sorted(set(limits)) == [1, 2, 4, 8]
-    assert limits == sorted(limits)
-    assert [limits.count(n) for n in (1, 2, 4, 8)] == [20, 20, 20, 40]
-    model = tiny_conv(num_streams=8)
-    for step in range(100):
-        plan = plan_step(config, model, step, 100)
-        assert plan.active_streams in (1, limits[step])
-    assert streams_at(TrainConfig(), 8, 0, 100) == 8
-    assert streams_at(TrainConfig(stream_curriculum=1.0), 1, 0, 100) == 1
-
-
-def test_cross_lane_weights_can_decay_on_their_own():
-    model = tiny_conv(binding="tied")
-    cross = {p for name, p in model.named_parameters() if name.endswith(".cross")}
-    assert cross
-    shared = decay_groups(model, tiny_config(weight_decay=0.1))
-    assert all(cross.isdisjoint(g["params"]) for g in shared if g["weight_decay"] != 0.1)
-    own = {
-        g["weight_decay"]: set(g["params"])
-        for g in decay_groups(model, tiny_config(weight_decay=0.1, cross_decay=0.5))
-    }
-    assert own[0.5] == cross
-    assert cross.isdisjoint(own[0.1])
-    assert set().union(*own.values()) == set(model.parameters())

@@ -104,10 +104,10 @@ def test_the_best_survives_a_run_that_was_cut_and_resumed(tmp_path, monkeypatch,
     assert same_weights(mn.load(tmp_path / "whole/best"), mn.load(tmp_path / "cut/best"))
 
 
-def test_modes_that_only_a_curriculum_went_through_get_statistics_of_the_final_weights(tmp_path):
+def test_modes_that_are_not_trained_get_statistics_of_the_final_weights(tmp_path):
     model = tiny_conv(num_streams=4)
     data = TinyBatches(size=16)
-    config = tiny_config(epochs=3, stream_curriculum=0.7, recalibrate_batches=4)
+    config = tiny_config(epochs=3, recalibrate_batches=4)
     train(model, data, config, run_dir=tmp_path / "run")
     as_saved = mn.load(tmp_path / "run/model")
     measured = mn.load(tmp_path / "run/model")

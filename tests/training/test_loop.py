@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import mimonets as mn
 from mimonets.layers import untrained_modes
-from mimonets.training import TrainingDivergedError, train
+from mimonets.training import TrainingDivergedError, loop, stability, train
 from mimonets.training.objective import penalty
 from training.tiny import (
     TinyBatches,
@@ -98,12 +98,14 @@ def test_sequences_start_with_softmax_then_alone_then_together(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3], ids=["exact", "solo", "superposed"])
-def test_a_warm_up_goes_on_where_it_was_cut(tmp_path, cut):
+def test_a_warm_up_goes_on_where_it_was_cut(tmp_path, monkeypatch, cut):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
+
     def stop_at(step):
         if step == cut:
             raise KeyboardInterrupt
 
-    config = sequence_config(epochs=2, exact=0.5, solo=0.25, checkpoint_every=1)
+    config = sequence_config(epochs=2, exact=0.5, solo=0.25)
     whole, parts = tiny_former(), tiny_former()
     train(whole, TinySequences(2), config, run_dir=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -195,11 +197,12 @@ def test_a_spoilt_batch_leaves_no_trace_but_its_count(tmp_path):
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
-def test_too_many_skipped_batches_stop_the_run_with_a_reason(tmp_path):
-    config = tiny_config(epochs=2, max_skips=3)
-    with pytest.raises(TrainingDivergedError, match="3 batches in a row were skipped.*not finite"):
-        train(tiny_conv(), TinyBatches(spoil={0, 1, 2}), config, run_dir=tmp_path / "row")
+def test_too_many_skipped_batches_stop_the_run_with_a_reason(tmp_path, monkeypatch):
     config = tiny_config(epochs=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(stability, "MAX_SKIPS", 3)
+        with pytest.raises(TrainingDivergedError, match="3 batches in a row were skipped.*not fin"):
+            train(tiny_conv(), TinyBatches(spoil={0, 1, 2}), config, run_dir=tmp_path / "row")
     with pytest.raises(TrainingDivergedError, match="3 of the 4 batches of an epoch were skipped"):
         train(tiny_conv(), TinyBatches(spoil={0, 2, 3}), config, run_dir=tmp_path / "epoch")
 
@@ -215,10 +218,10 @@ def test_training_leaves_the_world_as_it_was(tmp_path):
 
 
 def test_what_does_not_fit_is_refused_before_it_starts(tmp_path):
-    config = tiny_config(curriculum=0.5, evaluate_modes=(4,))
+    config = tiny_config(curriculum=0.5)
     data = TinyBatches()
     data.num_classes = 7
-    with pytest.raises(ValueError, match="has none.*asks for 4 active.*set model.num_classes=7"):
+    with pytest.raises(ValueError, match="train.curriculum=0.*set model.num_classes=7"):
         train(tiny_conv(), data, config, run_dir=tmp_path / "run")
     with pytest.raises(ValueError, match="takes token ids: set train.mixup=0"):
         train(tiny_former(), TinySequences(), tiny_config(), run_dir=tmp_path / "run")

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mimonets.training import TrainConfig, train
+from mimonets.training import TrainConfig, loop, train
 from mimonets.training.batch import Batch
 from mimonets.training.step import plan_step
 from training.tiny import TinySequences, same_weights, sequence_config, tiny_datamux, tiny_former
@@ -47,9 +47,12 @@ def test_one_step_is_a_step_on_the_tokens(tmp_path, accumulate):
 
 
 @pytest.mark.parametrize("next_token", [False, True])
-def test_a_run_that_was_cut_off_while_it_warmed_up_ends_with_the_same_weights(tmp_path, next_token):
+def test_a_run_that_was_cut_off_while_it_warmed_up_ends_with_the_same_weights(
+    tmp_path, monkeypatch, next_token
+):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
     settings = {"head": "next_token", "causal": True} if next_token else {}
-    config = sequence_config(retrieval=0.5, batch_size=4, checkpoint_every=1)
+    config = sequence_config(retrieval=0.5, batch_size=4)
 
     def stop_at(step):
         def before(number):

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from mimonets.training import stability
 from mimonets.training.stability import (
     PATIENCE,
     GradientFilter,
@@ -36,8 +37,9 @@ def test_the_filter_can_be_off_and_still_refuses_what_is_not_finite():
     assert not gradients.judge(math.nan)
 
 
-def test_skipping_again_and_again_says_what_to_change():
-    gradients = GradientFilter(tiny_config(max_skips=2))
+def test_skipping_again_and_again_says_what_to_change(monkeypatch):
+    monkeypatch.setattr(stability, "MAX_SKIPS", 2)
+    gradients = GradientFilter(tiny_config())
     gradients.judge(1.0)
     gradients.end_epoch()
     assert not gradients.judge(11.0)

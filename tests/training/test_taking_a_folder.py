@@ -2,9 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,16 +9,16 @@ import yaml
 from torch import nn
 
 from mimonets.training import TrainConfig, train
+from mimonets.training.config import REMOVED
 from mimonets.training.identity import Identity
 from mimonets.training.run_folder import RunFolder, read_recipe
 from training.tiny import TinyBatches, tiny_config, tiny_conv
 
-TESTS = Path(__file__).parents[1]
-
 
 def tiny_run(folder, **options):
     settings = options.pop("settings", {})
-    return train(tiny_conv(), TinyBatches(), tiny_config(**settings), run_dir=folder, **options)
+    model = options.pop("model", None) or tiny_conv()
+    return train(model, TinyBatches(), tiny_config(**settings), run_dir=folder, **options)
 
 
 def test_a_second_process_is_told_who_is_training(tmp_path):
@@ -37,19 +34,6 @@ def test_a_second_process_is_told_who_is_training(tmp_path):
     assert f"is being trained into by process {os.getpid()} on " in refused[0]
     assert "wait until it has ended" in refused[0]
     assert tiny_run(tmp_path / "run", resume=True).steps == 8
-
-
-def test_a_killed_process_leaves_no_lock(tmp_path):
-    script = (
-        "import os, sys; from mimonets.training.lock import FolderLock; from pathlib import Path\n"
-        "FolderLock(Path(sys.argv[1])).acquire(); os.kill(os.getpid(), 9)"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    (tmp_path / "run").mkdir()
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], env=environment)
-    assert (tmp_path / "run/.trained-by.json").exists()
-    assert tiny_run(tmp_path / "run").steps == 8
-    assert not (tmp_path / "run/.trained-by.json").exists()
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -94,11 +78,39 @@ def without(folder, section, *names):
 
 def test_a_run_from_before_a_setting_existed_can_be_resumed_if_nothing_changes(tmp_path):
     tiny_run(tmp_path / "run")
-    without(tmp_path / "run", "train", "slow_inputs", "keep", "channels_last")
+    without(tmp_path / "run", "train", "slow_inputs", "keep", "recalibrate_batches")
     without(tmp_path / "run", "model", "pool")
+    default = {"recalibrate_batches": TrainConfig().recalibrate_batches}
+    assert tiny_run(tmp_path / "run", resume=True, settings=default).steps == 8
+    with pytest.raises(ValueError, match="it differs in train.recalibrate_batches"):
+        tiny_run(tmp_path / "run", resume=True)
+
+
+def test_a_run_of_0_2_0_resumes_unless_it_used_a_setting_that_is_gone(tmp_path):
+    tiny_run(tmp_path / "run")
+    path = tmp_path / "run/recipe.yaml"
+    found = yaml.safe_load(path.read_text())
+    found["train"] |= {**REMOVED, "checkpoint_every": 3}
+    path.write_text(yaml.safe_dump(found))
     assert tiny_run(tmp_path / "run", resume=True).steps == 8
-    with pytest.raises(ValueError, match="it differs in train.channels_last"):
-        tiny_run(tmp_path / "run", resume=True, settings={"channels_last": False})
+    found["train"]["stream_curriculum"] = 0.5
+    path.write_text(yaml.safe_dump(found))
+    with pytest.raises(ValueError, match=r"recipe.yaml: train.stream_curriculum=0.5: .* 0\.2\.0"):
+        tiny_run(tmp_path / "run", resume=True)
+
+
+def test_a_run_with_older_names_of_settings_can_be_resumed(tmp_path):
+    run = tmp_path / "run"
+    tiny_run(run, model=tiny_conv(binding="matrix"))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["model"]["binding"] = "mbat"
+    recipe["train"]["cross_decay"] = None
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert tiny_run(run, model=tiny_conv(binding="matrix"), resume=True).steps == 8
+    assert read_recipe(run)["model"]["binding"] == "matrix"
+    assert "cross_decay" not in read_recipe(run)["train"]
+    with pytest.raises(ValueError, match="it differs in model.binding"):
+        tiny_run(run, resume=True)
 
 
 def test_an_old_dynamic_run_resumes_as_it_was(tmp_path):

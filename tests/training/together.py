@@ -1,6 +1,7 @@
-"""Train a tiny model with the devices and the batch size of the command line."""
+"""Train tiny models with the devices and the batch size of the command line."""
 
 import sys
+from pathlib import Path
 
 import torch
 
@@ -61,4 +62,5 @@ def run(folder, kind, devices):
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    for each in sys.argv[3:]:
+        run(Path(sys.argv[1]) / each, each, int(sys.argv[2]))

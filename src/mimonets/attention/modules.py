@@ -1,6 +1,6 @@
 """Attention as modules: the parts that a block of a sequence model is built from."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -57,15 +57,8 @@ class LinearAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within each sequence; mask: (b, t)."""
-        return linear_attention(
-            q,
-            k,
-            v,
-            self.feature_map,
-            mask=mask,
-            causal=self.causal,
-            chunk_size=self.chunk_size,
-        )
+        options: dict[str, Any] = {"causal": self.causal, "chunk_size": self.chunk_size}
+        return linear_attention(q, k, v, self.feature_map, mask=mask, **options)
 
     solo = forward  # there is only one stream
 
@@ -74,7 +67,45 @@ class LinearAttention(nn.Module):
         return softmax_attention(q, k, v, mask=mask, causal=self.causal)
 
 
-class FavorS(nn.Module):
+class BundledFavorS(nn.Module):
+    """FAVOR+S on queries, keys and values that were bundled before they were projected."""
+
+    chunk_size = CHUNK_SIZE
+
+    def __init__(
+        self, feature_map: FeatureMap, *, causal: bool = False, damping: bool = True
+    ) -> None:
+        super().__init__()
+        self.feature_map = feature_map
+        self.causal = causal
+        self.damping = damping
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What all functions take."""
+        return {"causal": self.causal, "damping": self.damping}
+
+    def bundled(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend jointly; q: (g, n, h, t, d), k and v: (g, m, h, t, d), mask: (g, m, n, t)."""
+        return favor_s_bundled(
+            q, k, v, self.feature_map, mask=mask, chunk_size=self.chunk_size, **self.options
+        )
+
+    forward = bundled
+
+    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with every input, bound before, alone in its stream: all (g, m, n, h, t, d)."""
+        keys = q.new_ones(*q.shape[1:3], q.shape[-1])
+        return favor_solo(
+            q, k, v, keys, self.feature_map, mask=mask, normalise="joint", **self.options
+        )
+
+    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend with a softmax, every input, bound before, alone in its stream."""
+        return exact_solo(q, k, v, mask=mask, causal=self.causal)
+
+
+class FavorS(BundledFavorS):
     """FAVOR+S on a grid of streams, (g, m, n, h, t, d), with keys of its own.
 
     Args:
@@ -86,7 +117,6 @@ class FavorS(nn.Module):
     """
 
     stream_keys: Tensor
-    chunk_size = CHUNK_SIZE
 
     def __init__(
         self,
@@ -97,102 +127,25 @@ class FavorS(nn.Module):
         causal: bool = False,
         damping: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(feature_map, causal=causal, damping=damping)
         self.register_buffer("stream_keys", stream_keys)
-        self.feature_map = feature_map
         self.normalise: Normalise = normalise
-        self.causal = causal
-        self.damping = damping
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within each stream; mask: (g, m, n, t)."""
-        return favor_s(
-            q,
-            k,
-            v,
-            self.stream_keys,
-            self.feature_map,
-            mask=mask,
-            causal=self.causal,
-            normalise=self.normalise,
-            damping=self.damping,
-            chunk_size=self.chunk_size,
-        )
-
-    def bundled(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend jointly; q (g, n, h, t, d), k and v (g, m, h, t, d) are bundled already."""
-        return _attend_bundled(self, q, k, v, mask)
+        options = {**self.options, "normalise": self.normalise, "chunk_size": self.chunk_size}
+        return favor_s(q, k, v, self.stream_keys, self.feature_map, mask=mask, **options)
 
     def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with every input alone in its stream; (g, m, n, h, t, d), bound if joint."""
-        return favor_solo(
-            q,
-            k,
-            v,
-            self.stream_keys,
-            self.feature_map,
-            mask=mask,
-            causal=self.causal,
-            normalise=self.normalise,
-            damping=self.damping,
-        )
+        options = {**self.options, "normalise": self.normalise}
+        return favor_solo(q, k, v, self.stream_keys, self.feature_map, mask=mask, **options)
 
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with a softmax in every stream alone; (g, m, n, h, t, d), bound if joint."""
-        answers = exact_solo(q, k, v, mask=mask, causal=self.causal)
+        answers = super().exact(q, k, v, mask)
         if self.normalise == "stream":
             return answers
         m, n = q.shape[1:3]
         keys = self.stream_keys.view(*self.stream_keys.shape[:2], -1, self.stream_keys.shape[-1])
         return answers * keys[:m, :n].unsqueeze(-2).to(v.dtype)
-
-
-class BundledFavorS(nn.Module):
-    """FAVOR+S on queries, keys and values that were bundled before they were projected."""
-
-    chunk_size = FavorS.chunk_size
-
-    def __init__(
-        self, feature_map: FeatureMap, *, causal: bool = False, damping: bool = True
-    ) -> None:
-        super().__init__()
-        self.feature_map = feature_map
-        self.causal = causal
-        self.damping = damping
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend; q: (g, n, h, t, d), k and v: (g, m, h, t, d), mask: (g, m, n, t)."""
-        return _attend_bundled(self, q, k, v, mask)
-
-    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend with every input, bound before, alone in its stream: all (g, m, n, h, t, d)."""
-        return favor_solo(
-            q,
-            k,
-            v,
-            q.new_ones(*q.shape[1:3], q.shape[-1]),
-            self.feature_map,
-            mask=mask,
-            causal=self.causal,
-            normalise="joint",
-            damping=self.damping,
-        )
-
-    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend with a softmax, every input, bound before, alone in its stream."""
-        return exact_solo(q, k, v, mask=mask, causal=self.causal)
-
-
-def _attend_bundled(
-    attention: FavorS | BundledFavorS, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-) -> Tensor:
-    return favor_s_bundled(
-        q,
-        k,
-        v,
-        attention.feature_map,
-        mask=mask,
-        causal=attention.causal,
-        damping=attention.damping,
-        chunk_size=attention.chunk_size,
-    )

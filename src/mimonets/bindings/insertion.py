@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mimonets.bindings.keys import PositionBinding
-from mimonets.bindings.tiles import ShrunkTiles
+from mimonets.bindings.binding import Binding
+from mimonets.bindings.keys import START_NOISE
 from mimonets.layers.mode import running_mode
-from mimonets.layers.tying import EnterLanes, LeaveLanes
 from mimonets.layers.unbinding import StreamUnbinding
+from mimonets.vsa import average_copies
 
 # b inputs   g groups   a active inputs   d features
 
@@ -24,13 +24,10 @@ class BindAfter(nn.Module):
 
     Args:
         module: the last one that sees every input by itself.
-        binding: of feature maps (b, d, h, w) or token features (b, t, d); tiles and lanes of maps
-            only. With lanes there are N in a group, side by side in the batch: b -> g s.
+        binding: of feature maps (b, d, h, w) or token features (b, t, d); tiles of maps only.
     """
 
-    def __init__(
-        self, module: nn.Module, binding: PositionBinding | ShrunkTiles | EnterLanes
-    ) -> None:
+    def __init__(self, module: nn.Module, binding: Binding) -> None:
         super().__init__()
         self.module = module
         self.binding = binding
@@ -75,26 +72,27 @@ class UnbindBefore(nn.Module):
         return answers.movedim(-1, axis)
 
 
-class CutBefore(nn.Module):
-    """Take tiles of a canvas, or lanes, apart, then run a module input by input: g -> b.
+class SplitBefore(nn.Module):
+    """Split streams that were kept apart, then run a module input by input: g -> b.
 
     Args:
-        module: the first one that sees every input by itself again; behind tiles on feature maps.
-        places: what cuts the streams of a group apart.
+        module: the first one that sees every input by itself again.
+        binding: what kept the streams apart.
     """
 
-    def __init__(self, module: nn.Module, places: ShrunkTiles | LeaveLanes) -> None:
+    def __init__(self, module: nn.Module, binding: Binding) -> None:
         super().__init__()
-        self.unbinding = places
+        self.unbinding = binding
         self.module = module
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> Any:
         """Call the module as it was called before."""
-        return self.module(change_features(x, self.cut), *inputs, **options)
+        return self.module(change_features(x, self.split), *inputs, **options)
 
-    def cut(self, x: Tensor) -> Tensor:
-        """Take the inputs apart: (g, d, h, w) -> (b, d, h', w'); out of lanes also (b, d)."""
-        return self.unbinding.cut(x, running_mode(self.unbinding.num_streams)).flatten(0, 1)
+    def split(self, x: Tensor) -> Tensor:
+        """Take the inputs apart, copies averaged: (g, d, h, w) -> (b, d, h', w')."""
+        active = running_mode(self.unbinding.num_streams)
+        return average_copies(self.unbinding.split(x, active), active).flatten(0, 1)
 
 
 class FoldMask(nn.Module):
@@ -192,9 +190,8 @@ class ClassifierPerStream(nn.Module):
         return self.unbinding(x, running_mode(self.unbinding.num_streams)).flatten(0, 1)
 
 
-def with_identity_start(unbinding: StreamUnbinding, noise: float) -> StreamUnbinding:
-    """Let every stream start by reading the superposition as it is, but for a little noise."""
+def start_as_identity(unbinding: StreamUnbinding) -> None:
+    """Let every stream start by reading the superposition as it is, with a little noise."""
     with torch.no_grad():
         size = unbinding.weight.shape[-1]
-        unbinding.weight.mul_(noise).add_(torch.eye(size).to(unbinding.weight))
-    return unbinding
+        unbinding.weight.mul_(START_NOISE).add_(torch.eye(size).to(unbinding.weight))

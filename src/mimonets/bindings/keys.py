@@ -7,49 +7,73 @@ their matrices are added before, since (A + B) x = A x + B x.
 """
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from mimonets.vsa import circulant, similarity, stream_assignment
+from mimonets.bindings.binding import Binding, BindingSettings, KeyName
+from mimonets.vsa import (
+    bipolar_keys,
+    circulant,
+    gaussian_keys,
+    matrix_keys,
+    similarity,
+    slot_keys,
+    stream_assignment,
+    unitary_keys,
+)
+
+START_NOISE = 0.1  # of matrices that start near the identity, relative to random ones
 
 # g groups   a active inputs   s streams   d feature maps   h, w position
 
 
-class PositionBinding(nn.Module):
+class PositionBinding(Binding):
     r"""Superpose the inputs of each group, position by position.
 
     .. math:: s_{:,h,w} = \sum_k A^{(k)} \, x^{(k \bmod A)}_{:,h,w}
 
     where stream k holds a copy of input k mod A and A^(k) is the matrix of its key. Subclasses say
-    how a key becomes a matrix.
+    how keys are drawn and how a key becomes a matrix.
 
     Args:
         stream_keys: one key per stream, (s, ...).
         trainable: whether the optimiser may move the keys. Frozen keys are saved all the same.
     """
 
+    uses = frozenset(
+        {"stream_keys", "trainable_keys", "readout", "unbinding_relu", "identity_start"}
+    )
+    key_names: ClassVar[Mapping[KeyName, Callable[..., Tensor]]]  # and how they are drawn
+
     def __init__(self, stream_keys: Tensor, *, trainable: bool = True) -> None:
         super().__init__()
         self.stream_keys = nn.Parameter(stream_keys, requires_grad=trainable)
+        self.num_streams = len(stream_keys)
 
-    @property
-    def num_streams(self) -> int:
-        """How many keys there are."""
-        return self.stream_keys.shape[0]
+    @classmethod
+    def make(cls, settings: BindingSettings, generator: Generator | None = None) -> Self:
+        """Draw a key per stream."""
+        name = settings.stream_keys
+        draw = next(iter(cls.key_names.values())) if name is None else cls.key_names[name]
+        keys = draw(settings.num_streams, settings.bound_maps, generator=generator)
+        return cls(keys, trainable=settings.trainable_keys)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
         """Bind and bundle: (g, a, d, h, w) -> (g, d, h, w)."""
         active = x.shape[1]
         matrices = self.as_matrices(self._bundled_keys(active))  # a d d
         weight = matrices.transpose(0, 1).flatten(1)  # d (a d)
         return F.conv2d(x.flatten(1, 2), weight[:, :, None, None])
 
-    def solo(self, x: Tensor) -> Tensor:
-        """Bind, and bundle nothing: every input alone in its streams, (g, a, d, h, w)."""
+    def join_alone(self, x: Tensor, active_streams: int | None = None) -> Tensor:
+        """Bind, and bundle nothing: (g, a, d, h, w) -> (g a, d, h, w)."""
         matrices = self.as_matrices(self._bundled_keys(x.shape[1]))  # a d d
-        return torch.einsum("aij,gajhw->gaihw", matrices, x)
+        return torch.einsum("aij,gajhw->gaihw", matrices, x).flatten(0, 1)
 
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Turn keys into the matrices that bind with them: (a, ...) -> (a, d, d)."""
@@ -81,22 +105,59 @@ class PositionBinding(nn.Module):
         return keys.new_zeros(active, *keys.shape[1:]).index_add(0, assignment, keys)
 
 
+def unit_bipolar_keys(num_streams: int, dim: int, *, generator: Generator | None) -> Tensor:
+    """Draw (s, d) keys of signs, scaled to norm 1."""
+    return bipolar_keys(num_streams, dim, generator=generator) / dim**0.5
+
+
 class HRRBinding(PositionBinding):
     r"""Bind by circular convolution with vector keys (s, d), the paper's choice.
 
     .. math:: (a^{(k)} \odot x^{(k)})_{:,h,w} = a^{(k)} \circledast x^{(k)}_{:,h,w}
     """
 
+    summary = "circular convolution with a key per stream"
+    key_names: ClassVar = {
+        "gaussian": gaussian_keys,
+        "unitary": unitary_keys,
+        "bipolar": unit_bipolar_keys,
+    }
+
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Write circular convolution as a matrix."""
         return circulant(keys)
 
 
-class MBATBinding(PositionBinding):
-    r"""Bind by matrix product with matrix keys (s, d, d).
+class MatrixBinding(PositionBinding):
+    r"""Bind by matrix product with matrix keys (s, d, d); MBAT in the paper.
 
     .. math:: (A^{(k)} \odot x^{(k)})_{:,h,w} = A^{(k)} x^{(k)}_{:,h,w}
     """
+
+    summary = "a matrix per stream"
+    key_names: ClassVar = {"gaussian": matrix_keys, "slots": slot_keys}
+
+    @classmethod
+    def make(cls, settings: BindingSettings, generator: Generator | None = None) -> Self:
+        """Draw a matrix per stream; with ``identity_start`` near the identity divided by N."""
+        binding = super().make(settings, generator)
+        if settings.identity_start:
+            # The sum over all streams is about the identity: slow mode starts as the network was.
+            keys = binding.stream_keys.data
+            identity = torch.eye(keys.shape[-1]).to(keys)
+            binding.stream_keys.data = (identity + START_NOISE * keys) / settings.num_streams
+        return binding
+
+    @classmethod
+    def setting_problems(cls, settings: BindingSettings) -> list[str]:
+        """Refuse slots where a stream would have no feature map of its own."""
+        maps = settings.bound_maps
+        if settings.stream_keys != "slots" or maps is None or maps >= settings.num_streams:
+            return []
+        return [
+            f"stream_keys='slots' needs a feature map per stream, and {maps} are too few for "
+            f"{settings.num_streams}: raise initial_width, or width with bind_after_stage."
+        ]
 
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Return the keys: they are the matrices."""
@@ -115,7 +176,15 @@ class HadamardBinding(PositionBinding):
     Cheap: one product per number instead of D.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    summary = "a key of signs per stream"
+    key_names: ClassVar = {"bipolar": bipolar_keys}
+
+    @classmethod
+    def make(cls, settings: BindingSettings, generator: Generator | None = None) -> Self:
+        """Draw keys of signs, which stay as they are: between -1 and 1 is nothing to train."""
+        return super().make(replace(settings, trainable_keys=False), generator)
+
+    def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
         """Bind and bundle: (g, a, d, h, w) -> (g, d, h, w)."""
         keys = self._bundled_keys(x.shape[1])  # a d
         return (x * keys[:, :, None, None]).sum(dim=1)

@@ -11,21 +11,19 @@ network on smaller images. Compare with those first.
 """
 
 import math
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor
 
-from mimonets.vsa import average_copies, check_active_streams, squarest_grid, stream_assignment
+from mimonets.bindings.binding import Binding, BindingSettings, Boundary, SlowName, ViewName
+from mimonets.vsa import check_active_streams, squarest_grid, stream_assignment
 
 # g groups   a active inputs   s streams   d feature maps   h, w position in a tile   r, c the grid
 
-ViewName = Literal["copies", "shifts", "flips"]
-SlowName = Literal["views", "full"]
 
-
-class Tiles(nn.Module):
+class Tiles(Binding):
     r"""Place the inputs of a group side by side on one canvas, and cut it up again.
 
     .. math:: s_{:, \, i h + y, \, j w + x} = x^{(c i + j)}_{:, y, x}, \qquad
@@ -44,22 +42,74 @@ class Tiles(nn.Module):
         align: zeros are added below and to the right of a tile up to a multiple of this, so that a
             trunk that strides by it keeps the tiles on whole cells.
         slow: what a mode with fewer inputs than tiles does with the room.
+        views: what the tiles of the same input see of it, see :func:`make_views`.
 
     >>> tiles = Tiles(4)
     >>> canvas = tiles(torch.arange(4.0).view(1, 4, 1, 1, 1).expand(1, 4, 1, 1, 2))
     >>> canvas[0, 0]
     tensor([[0., 0., 1., 1.],
             [2., 2., 3., 3.]])
-    >>> tiles.cut(canvas).shape
+    >>> tiles.split(canvas).shape
     torch.Size([1, 4, 1, 1, 2])
     """
 
-    def __init__(self, num_streams: int, *, align: int = 1, slow: SlowName = "views") -> None:
+    summary = "laying them side by side as tiles"
+    keeps_apart = True
+    uses = frozenset({"slow", "views"})
+    advice = "give Tiles the factor that the trunk strides by, align=4 for a WideResNet"
+
+    def __init__(
+        self,
+        num_streams: int,
+        *,
+        align: int = 1,
+        slow: SlowName = "views",
+        views: ViewName = "copies",
+    ) -> None:
         super().__init__()
         self.num_streams = num_streams
         self.align = align
         self.slow = slow
-        self.grid = squarest_grid(num_streams)
+        self.kind_of_views = views
+
+    @classmethod
+    def make(cls, settings: BindingSettings, generator: Generator | None = None) -> "Tiles":
+        """Make tiles on a canvas that grows with their number, or that keeps the size of one."""
+        if settings.keeps_size:
+            return ShrunkTiles(settings.num_streams)
+        return Tiles(
+            settings.num_streams,
+            align=settings.strides,
+            slow=settings.slow,
+            views=settings.views,
+        )
+
+    @classmethod
+    def setting_problems(cls, settings: BindingSettings) -> list[str]:
+        """Say why ``slow="full"`` does not fit."""
+        count = settings.num_streams
+        if settings.slow != "full":
+            return []
+        tiles = Tiles(count, slow="full")
+        zooms = sorted({tiles.zoom(active) for active in range(1, count + 1)})
+        if zooms == [1] and count > 1:
+            return [
+                f"slow='full' needs a square of tiles for an input, and {count} streams have "
+                f"none: choose 4, 8, 9 or 16 of them, or slow='views'."
+            ]
+        stride = settings.stem_stride
+        return [
+            f"slow='full' lets the stem stride {zoom} times less, and stem_stride={stride} does "
+            f"not divide by {zoom}: choose another."
+            for zoom in zooms
+            if stride % zoom
+        ]
+
+    def grid(self, active_streams: int) -> tuple[int, int]:
+        """Say how many rows and columns of places a mode has: tiles, or squares of tiles."""
+        zoom = self.zoom(active_streams)
+        rows, columns = squarest_grid(self.num_streams)
+        return rows // zoom, columns // zoom
 
     def zoom(self, active_streams: int) -> int:
         """Say how many times finer an input is seen in a mode: k for a square of k x k tiles.
@@ -69,47 +119,42 @@ class Tiles(nn.Module):
         """
         active = check_active_streams(active_streams, self.num_streams)
         side = math.isqrt(self.num_streams // active)
-        fits = side**2 * active == self.num_streams and all(n % side == 0 for n in self.grid)
+        fits = side**2 * active == self.num_streams
+        fits = fits and all(n % side == 0 for n in squarest_grid(self.num_streams))
         return side if self.slow == "full" and fits else 1
 
-    def places(self, active_streams: int) -> int:
-        """Count the places of a mode: tiles, or squares of tiles."""
-        return self.num_streams // self.zoom(active_streams) ** 2
+    def views(self, images: Tensor, active_streams: int) -> Tensor:
+        """Give every place a view of its input: (g, a, c, h, w) -> (g, p, c, h, w)."""
+        return make_views(images, math.prod(self.grid(active_streams)), self.kind_of_views)
 
     def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
-        """Fill the canvas: (g, a, d, h, w) -> (g, d, r h, c w).
-
-        ``active_streams`` is the mode; by default the number of inputs. Fewer inputs than the mode
-        has places are repeated.
-        """
-        rows, columns = self._grid(x.shape[1] if active_streams is None else active_streams)
+        """Fill the canvas: (g, a, d, h, w) -> (g, d, r h, c w); fewer inputs are repeated."""
+        rows, columns = self.grid(x.shape[1] if active_streams is None else active_streams)
+        x = self.fit(x, rows, columns)
         if x.shape[1] != rows * columns:
             x = x[:, stream_assignment(x.shape[1], rows * columns, x.device)]
-        bottom, right = (-size % self.align for size in x.shape[-2:])
-        if bottom or right:
-            x = F.pad(x, (0, right, 0, bottom))
         return lay_tiles(x, rows, columns)
 
-    def cut(self, canvas: Tensor, active_streams: int | None = None) -> Tensor:
-        """Cut a canvas into its places: (g, d, r h, c w) -> (g, s, d, h, w)."""
-        rows, columns = self._grid(check_active_streams(active_streams, self.num_streams))
-        advice = "give Tiles the factor that the trunk strides by, align=4 for a WideResNet"
-        return cut_tiles(canvas, rows, columns, advice)
+    def fit(self, x: Tensor, rows: int, columns: int) -> Tensor:
+        """Make tiles of maps (g, a, d, h, w): pad them to whole cells."""
+        bottom, right = (-size % self.align for size in x.shape[-2:])
+        return F.pad(x, (0, right, 0, bottom)) if bottom or right else x
 
-    def penalty(self) -> Tensor:
-        """Measure nothing: tiles overlap nowhere, and no key is learned."""
-        return torch.zeros(())
+    def split(self, maps: Tensor, active_streams: int | None = None) -> Tensor:
+        """Cut a canvas into its places: (g, d, r h, c w) -> (g, p, d, h, w)."""
+        rows, columns = self.grid(check_active_streams(active_streams, self.num_streams))
+        return cut_tiles(maps, rows, columns, self.advice)
 
     def extra_repr(self) -> str:
-        """Show the grid in the module's printed form."""
-        return f"{self.grid[0]}x{self.grid[1]}, align={self.align}, slow={self.slow!r}"
+        """Show the settings in the module's printed form."""
+        rows, columns = squarest_grid(self.num_streams)
+        return (
+            f"{rows}x{columns}, align={self.align}, slow={self.slow!r}, "
+            f"views={self.kind_of_views!r}"
+        )
 
-    def _grid(self, active_streams: int) -> tuple[int, int]:
-        zoom = self.zoom(active_streams)
-        return self.grid[0] // zoom, self.grid[1] // zoom
 
-
-class ShrunkTiles(nn.Module):
+class ShrunkTiles(Tiles):
     r"""Place the inputs of a group side by side on a canvas of the size that one input has.
 
     .. math:: s_{:, \, i h' + y, \, j w' + x} = \frac{1}{r c} \sum_{u < r, \, v < c}
@@ -117,7 +162,7 @@ class ShrunkTiles(nn.Module):
 
     Every input is averaged down by the grid of r x c places that its mode has, so that what
     follows costs the same in every mode: with one input it is seen as it is, with four at half the
-    height and width. Nothing is added up and nothing is learned.
+    height and width.
 
     A mode with A inputs has A places if A divides N, else the next larger divisor of N, and place
     k carries input k mod A.
@@ -129,13 +174,14 @@ class ShrunkTiles(nn.Module):
     >>> canvas[0, 0]
     tensor([[0., 1.],
             [2., 3.]])
-    >>> tiles.cut(canvas, 4).flatten().tolist()
+    >>> tiles.split(canvas, 4).flatten().tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
 
+    advice = "take them apart before the maps get that small, or choose a smaller number of streams"
+
     def __init__(self, num_streams: int) -> None:
-        super().__init__()
-        self.num_streams = num_streams
+        super().__init__(num_streams)
 
     def grid(self, active_streams: int) -> tuple[int, int]:
         """Say how many rows and columns of places a mode has."""
@@ -143,27 +189,34 @@ class ShrunkTiles(nn.Module):
         places = range(active, self.num_streams + 1)
         return squarest_grid(next(n for n in places if self.num_streams % n == 0))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Fill the canvas: (g, a, d, h, w) -> (g, d, h, w)."""
-        rows, columns = self.grid(x.shape[1])
+    def fit(self, x: Tensor, rows: int, columns: int) -> Tensor:
+        """Make tiles of maps (g, a, d, h, w): average them down."""
         if x.shape[-2] % rows or x.shape[-1] % columns:
             raise ValueError(
                 f"Feature maps of {x.shape[-2]}x{x.shape[-1]} do not shrink to {rows}x{columns} "
                 f"tiles of whole positions: bind where height and width divide by that, or "
                 f"choose another number of streams."
             )
-        small = F.avg_pool2d(x.flatten(0, 1), (rows, columns)).unflatten(0, x.shape[:2])
-        if x.shape[1] != rows * columns:
-            small = small[:, stream_assignment(x.shape[1], rows * columns, x.device)]
-        return lay_tiles(small, rows, columns)
+        return F.avg_pool2d(x.flatten(0, 1), (rows, columns)).unflatten(0, x.shape[:2])
 
-    def cut(self, canvas: Tensor, active_streams: int) -> Tensor:
-        """Cut a canvas up, and average places of the same input: (g, d, h, w) -> (g, a, d, ...)."""
-        rows, columns = self.grid(active_streams)
-        advice = (
-            "take them apart before the maps get that small, or choose a smaller number of streams"
-        )
-        return average_copies(cut_tiles(canvas, rows, columns, advice), active_streams)
+    def problems(self, entering: Boundary, leaving: Boundary) -> list[str]:
+        """Refuse what is no feature maps, or has no whole tiles in some mode."""
+        for (name, features), verb in ((entering, "gives"), (leaving, "takes")):
+            if features.ndim != 4:
+                return [
+                    f"binding='tiles' lays feature maps (b, d, h, w) side by side, and {name!r} "
+                    f"{verb} {tuple(features.shape)}: name modules that see maps, such as the "
+                    f"pooling before the classifier, or choose another binding."
+                ]
+        return [
+            f"The maps at {name!r} have {features.shape[2]}x{features.shape[3]} positions, which "
+            f"do not divide into {rows}x{columns} tiles, as {active} active streams have: choose "
+            f"another module, or another number of streams than {self.num_streams}."
+            for name, features in (entering, leaving)
+            for active in range(1, self.num_streams + 1)
+            for rows, columns in [self.grid(active)]
+            if features.shape[2] % rows or features.shape[3] % columns
+        ]
 
     def extra_repr(self) -> str:
         """Show the number of streams in the module's printed form."""
@@ -187,35 +240,6 @@ def cut_tiles(canvas: Tensor, rows: int, columns: int, advice: str) -> Tensor:
     return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
-def full_problems(num_streams: int, stem_stride: int) -> list[str]:
-    """Say why ``slow="full"`` does not fit, one sentence each; nothing if it does."""
-    tiles = Tiles(num_streams, slow="full")
-    zooms = sorted({tiles.zoom(active) for active in range(1, num_streams + 1)})
-    if zooms == [1] and num_streams > 1:
-        return [
-            f"slow='full' needs a square of tiles for an input, and {num_streams} streams have "
-            f"none: choose 4, 8, 9 or 16 of them, or slow='views'."
-        ]
-    return [
-        f"slow='full' lets the stem stride {zoom} times less, and stem_stride={stem_stride} does "
-        f"not divide by {zoom}: choose another."
-        for zoom in zooms
-        if stem_stride % zoom
-    ]
-
-
-def each_alone(x: Tensor) -> Tensor:
-    """Make a group of every input, with zeros in the others' places: (g, a, ...) -> (g a, a, ...).
-
-    >>> each_alone(torch.tensor([[1.0, 2.0]]))
-    tensor([[1., 0.],
-            [0., 2.]])
-    """
-    active = x.shape[1]
-    own = x.new_zeros(active, active).fill_diagonal_(1).view(1, active, active, *[1] * (x.ndim - 2))
-    return (own * x.unsqueeze(1)).flatten(0, 1)
-
-
 def make_views(images: Tensor, places: int, kind: ViewName = "copies") -> Tensor:
     """Give every place a view of its input, place k that of input k mod A.
 
@@ -223,7 +247,6 @@ def make_views(images: Tensor, places: int, kind: ViewName = "copies") -> Tensor
     * ``shifts``: the image moved by a pixel or more, each view by another offset of a square
       centred at 0; what comes in at the border repeats it. Behind a stem with stride s, s x s
       views hold together what the stem would compute with stride 1.
-    * ``flips``: pairs of an image and its mirror image, moved like shifts.
 
     Args:
         images: (g, a, c, h, w).
@@ -237,14 +260,9 @@ def make_views(images: Tensor, places: int, kind: ViewName = "copies") -> Tensor
     if kind == "copies" or places == active:
         return images
     count = -(-places // active)
-    mirrored = 2 if kind == "flips" else 1
-    side = math.isqrt(-(-count // mirrored) - 1) + 1
-    views = []
-    for view in range(count):
-        offset, flip = divmod(view, mirrored)
-        down, right = (step - (side - 1) // 2 for step in divmod(offset, side))
-        seen = _moved(images, down, right)
-        views.append(seen.flip(-1) if flip else seen)
+    side = math.isqrt(count - 1) + 1
+    offsets = [(step - (side - 1) // 2 for step in divmod(view, side)) for view in range(count)]
+    views = [_moved(images, down, right) for down, right in offsets]
     return torch.cat(views, dim=1)[:, :places]  # place k: view k div A of input k mod A
 
 

@@ -8,7 +8,7 @@ A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
      "config": {"depth": 28}, "inputs": {"kind": "image", "shape": [3, 32, 32]}}
 
 Version 1 has no ``inputs``. A network that :func:`mimonets.superpose` made (``superposed``) has an
-``example``, the shape and type of its inputs, for the trial pass when it is built again.
+``example``, the shape and type of its inputs, for the probe when it is built again.
 """
 
 import json
@@ -30,7 +30,7 @@ from mimonets.models.base import Model
 from mimonets.models.builders import build, describe_example, make_example
 from mimonets.models.registry import MODELS
 from mimonets.models.superposed import Superposed, superpose
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 Network = nn.Module | tuple[nn.Module, nn.Module, nn.Module]  # or stem, trunk and head
 FORMAT_VERSION = 2
@@ -100,60 +100,56 @@ def load(
     _check_device(folder, device)
     path = folder / CONFIG_FILE
     description = _read_description(folder)
-    model_class = KINDS[description["model"]]
     config = _read_config(path, description)
     inputs = _read_inputs(path, description)
     file = WeightsFile(folder / WEIGHTS_FILE)
     file.check_config(asdict(config), _saved_with(file.metadata, description))
     file.check_sizes(config)
-    if model_class is Superposed:
-        model = _rebuild(path, config, description.get("example"), network)
-        given = "their config.json" if network is None else "the network= that was given"
-        file.check_shapes(model.state_dict(), given)
-        weights = file.read(model.state_dict(), str(device))
+    model = _rebuild(path, description, config, network)
+    given = "their config.json" if network is None else "the network= that was given"
+    file.check_shapes(model.state_dict(), given)
+    weights = file.read(model.state_dict(), str(device))
+    if isinstance(model, Superposed):
         types = {value.dtype for value in weights.values() if value.is_floating_point()}
         model.to(device, types.pop() if len(types) == 1 else None)
         model.load_state_dict(weights)  # copied: weights that are shared stay so
-        _check_inputs(str(path), model, inputs)
-        model.input_spec = inputs
-        return model.eval()
-    if network is not None:
-        raise ValueError(
-            f"{folder} holds a {model_class.__name__}, which needs no network=: leave it out."
-        )
-    try:
-        with torch.device("meta"):  # shapes only: no memory, and no draw from the generator
-            model = model_class(config)
-    except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise ValueError(
-            f"{path} describes no model that can be built: {first_line(error)}"
-        ) from None
-    file.check_shapes(model.state_dict())
-    trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    model.load_state_dict(file.read(model.state_dict(), str(device)), assign=True)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(trainable[name])
+    else:
+        trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        model.load_state_dict(weights, assign=True)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(trainable[name])
     _check_inputs(str(path), model, inputs)
     model.input_spec = inputs
     return model.eval()
 
 
 def _rebuild(
-    path: Path, config: SuperposedConfig, example: Any, network: Network | None
-) -> Superposed:
-    """Superpose the network again, with weights that are replaced afterwards."""
-    if network is None and not config.builder:
+    path: Path, description: dict[str, Any], config: Any, network: Network | None
+) -> Model | Superposed:
+    """Build the network again; its weights come afterwards."""
+    superposed = isinstance(config, SuperposedConfig)
+    if network is not None and not superposed:
+        kind = KINDS[description["model"]].__name__
+        raise ValueError(f"{path.parent} holds a {kind}, which needs no network=: leave it out.")
+    if superposed and network is None and not config.builder:
         raise ValueError(
             f"{path.parent} holds a superposed network without a builder: load it from Python and "
             f"pass network=, the network as it was before superpose(); for the command line, "
             f"mimonets.export it from there, or save it with builder=."
         )
     try:
+        if not superposed:
+            with torch.device("meta"):  # shapes only: no memory, and no draw from the generator
+                model: Model = KINDS[description["model"]](config)
+            return model
         if network is None:
             network = build(config.builder, config.builder_settings)
-        return superpose(network, example=make_example(example), **vars(config))
+        example = make_example(description.get("example"))
+        return superpose(network, example=example, **vars(config))
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{path} cannot be built again: {first_line(error)}") from None
+        raise ValueError(
+            f"{path} describes no model that can be built: {first_line(error)}"
+        ) from None
 
 
 def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -171,6 +167,16 @@ def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def read_config(folder: str | os.PathLike[str]) -> Any:
     """Read only the config of a checkpoint, without its weights."""
     return _read_config(Path(folder) / CONFIG_FILE, _read_description(Path(folder)))
+
+
+def upgrade_settings(model: dict[str, Any]) -> dict[str, Any]:
+    """Give the settings of a model, with its ``kind``, in a file of any age their names of today.
+
+    >>> upgrade_settings({"kind": "mimoconv", "binding": "mbat"})
+    {'kind': 'mimoconv', 'binding': 'matrix'}
+    """
+    known = KINDS.get(str(model.get("kind")))
+    return model if known is None else known.upgrade_config(FORMAT_VERSION, model)
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -207,10 +213,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 def _read_config(path: Path, description: dict[str, Any]) -> Any:
     model_class = KINDS[description["model"]]
-    settings = description["config"]
-    if model_class is not Superposed:
-        settings = model_class.upgrade_config(description["format_version"], settings)
     try:
+        version, settings = description["format_version"], description["config"]
+        settings = model_class.upgrade_config(version, settings)
         return model_class.config_class(**settings)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} does not describe a model: {first_line(error)}") from None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mimonets._config import is_integer
 from mimonets._messages import first_line
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 # Sizes up to these may stand in a config without a trace in the weights, such as a max_length with
 # fixed positions. Our models are built without memory first; superposed networks take theirs.

@@ -43,9 +43,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--engines",
         type=lambda text: text.split(","),
+        default=["eager"],
         metavar="eager,openvino-int8",
-        help="race these engines instead: eager, compiled, onnxruntime, openvino, openvino-bf16, "
-        "onnxruntime-int8, openvino-int8; with memory, and the share of the best matrix products",
+        help="race in these engines: eager (the default), compiled, onnxruntime, openvino, "
+        "openvino-bf16, onnxruntime-int8, openvino-int8",
     )
     parser.add_argument("--device", default="cpu", help="such as cpu or cuda (%(default)s)")
     parser.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
@@ -64,6 +65,7 @@ def run(args: Namespace) -> None:
         rounds=args.rounds,
         warmup=args.warmup,
         threads=args.threads,
+        engines=tuple(args.engines),
         dtype=args.dtype,
         memory_format="channels_last" if args.channels_last else "contiguous_format",
         device=str(choose_device(args.device)),
@@ -75,9 +77,6 @@ def run(args: Namespace) -> None:
         check_can_write(path)
     if args.plot:
         need_matplotlib()
-    if args.engines:
-        _race_engines(args, configs, settings)
-        return
     result, record = _time(args.models, configs, args.active_streams, settings)
     if args.out:
         write_text(Path(args.out), json.dumps(record, indent=2) + "\n")
@@ -97,39 +96,6 @@ def run(args: Namespace) -> None:
             print(f"Plot: {path}")
 
 
-def _race_engines(args: Namespace, configs: list[Any], settings: Any) -> None:
-    """Export to a temporary folder, race the engines and print a table."""
-    import tempfile
-
-    from mimonets.evaluation.engines import bench_engines, engines_table, memory_lines
-    from mimonets.evaluation.provenance import environment
-    from mimonets.inference import cpu_features
-
-    if len(configs) != 1:
-        raise ValueError(f"--engines races one network, and {len(configs)} were given.")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        progress("timing", settings.warmup + settings.rounds) as advance,
-    ):
-        record = bench_engines(
-            configs[0],
-            args.engines,
-            Path(folder),
-            args.active_streams,
-            settings,
-            after_round=advance,
-        )
-    record["environment"] = {**environment(), "features": cpu_features()}
-    if args.out:
-        write_text(Path(args.out), json.dumps(record, indent=2) + "\n")
-    if args.json:
-        print_json(record)
-        return
-    make_console().print(engines_table(record))
-    for line in memory_lines(record):
-        print(line)
-
-
 def _time(
     titles: list[str], configs: list[Any], modes: list[int | None] | None, settings: Any
 ) -> tuple[Any, dict[str, Any]]:
@@ -145,8 +111,8 @@ def _time(
     with progress("timing", settings.warmup + settings.rounds) as advance:
         result = bench(configs, modes, settings, after_round=advance)
     costs = {
-        name: count_macs(config, result.points[name].number).paper
-        for name, config in result.networks.items()
+        name: count_macs(one.network, one.point.number).paper
+        for name, one in result.candidates.items()
     }
     return result, {
         "models": {

@@ -79,8 +79,8 @@ def run_bounds(args: argparse.Namespace) -> None:
     from mimonets.cli._options import check_can_write
     from mimonets.experiments import find_experiment
     from mimonets.experiments.bounds import compare_bounds
-    from mimonets.theory import plot_bounds, plot_relu_kernel, theory_report
-    from mimonets.theory.report import STEPS
+    from mimonets.experiments.bounds_plots import plot_bounds, plot_relu_kernel
+    from mimonets.experiments.bounds_report import STEPS, theory_report
 
     for place in filter(None, (args.out, args.plot, args.plot_kernel)):
         check_can_write(place)

@@ -33,7 +33,8 @@ def run(args: Namespace) -> None:
     """Measure a run's model in every mode."""
     from mimonets.evaluation.report import accuracy_table
     from mimonets.recipes import data_settings
-    from mimonets.recipes.execute import choose_model, measure_run, read_run
+    from mimonets.recipes.execute import measure_run, read_run
+    from mimonets.training.run_folder import choose_model
 
     which, _ = choose_model(args.folder, args.which)
     measured = measure_run(

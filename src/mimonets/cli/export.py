@@ -62,7 +62,7 @@ def run(args: Namespace) -> None:
     """Export a network, and say what each mode is worth."""
     from mimonets.checkpoints import load
     from mimonets.checkpoints.shipped import card_accuracy, find_folder
-    from mimonets.inference import export, read_manifest
+    from mimonets.inference import ExportOptions, export, read_manifest
 
     source = find_folder(args.source)
     is_run = (source / "recipe.yaml").is_file()
@@ -71,10 +71,10 @@ def run(args: Namespace) -> None:
         raise ValueError(
             f"--int8 is calibrated and checked on a run's data, and {args.source} is no run: pass "
             f"the folder that `mimonets train` wrote, name the recipe of its data with --recipe, "
-            f"or call mimonets.export with calibration=..."
+            f"or call mimonets.export with int8=..."
         )
     if is_run:
-        from mimonets.recipes.execute import choose_model
+        from mimonets.training.run_folder import choose_model
 
         source = choose_model(source)[1]
     model = load(source)
@@ -86,16 +86,17 @@ def run(args: Namespace) -> None:
         model,
         args.out,
         formats=tuple(args.format or ("onnx",)),
-        int8=args.int8,
-        calibration=calibration,
-        evaluation=evaluation,
-        validation=validation,
-        accuracy=None if evaluation is not None else card_accuracy(source),
-        max_loss=args.max_loss,
         modes=chosen or None,
-        inputs=None if evaluation is None else evaluation[0][0],
-        input_spec=model.input_spec or spec,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        int8=calibration,
+        evaluation=evaluation,
+        options=ExportOptions(
+            validation=validation,
+            accuracy=None if evaluation is not None else card_accuracy(source),
+            max_loss=args.max_loss,
+            inputs=None if evaluation is None else evaluation[0][0],
+            input_spec=model.input_spec or spec,
+            tell=lambda line: print(line, file=sys.stderr, flush=True),
+        ),
     )
     manifest = read_manifest(folder)
     if args.json:
@@ -108,11 +109,11 @@ def run(args: Namespace) -> None:
 def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
     """Find the recipe whose data to measure on; None if there is none, or none is asked for."""
     from mimonets.checkpoints.shipped import pretrained_names, read_card
-    from mimonets.recipes import data_settings, load_recipe
+    from mimonets.recipes import load_recipe
     from mimonets.recipes.execute import read_run
 
     if is_run:
-        return read_run(source, data_settings(args.data_dir, read_run(source).data.name))
+        return read_run(source).with_data_dir(args.data_dir)
     name = args.recipe
     shipped = not Path(args.source).exists() and args.source in pretrained_names()
     if name is None and shipped and (args.int8 or args.data_dir):
@@ -120,10 +121,10 @@ def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
         name = named and named.group(1)
     if name is None:
         return None
-    return load_recipe(name, data_settings(args.data_dir, load_recipe(name).data.name))
+    return load_recipe(name).with_data_dir(args.data_dir)
 
 
-def _data(recipe: Any, int8: bool) -> tuple[list[Any], list[Any], list[Any] | None, Any]:
+def _data(recipe: Any, int8: bool) -> tuple[list[Any] | None, list[Any], list[Any] | None, Any]:
     """Load what to calibrate and to evaluate on, and how inputs were prepared."""
     from mimonets.data import load_data
     from mimonets.recipes.execute import describe_inputs, make_batches, make_train_batches
@@ -144,7 +145,7 @@ def _data(recipe: Any, int8: bool) -> tuple[list[Any], list[Any], list[Any] | No
             "No cascade thresholds: the run kept no validation data (data.validation=0).",
             file=sys.stderr,
         )
-    return calibration, evaluation, validation, describe_inputs(recipe, training)
+    return calibration if int8 else None, evaluation, validation, describe_inputs(recipe, training)
 
 
 def _table(folder: Path, manifest: Any) -> Any:

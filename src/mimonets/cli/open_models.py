@@ -181,8 +181,11 @@ def weights_in(folder: Path) -> Path:
     """Find the model that a run kept, its best or its last; any other folder is one itself."""
     if not (folder / "model" / "config.json").exists():
         return folder
-    is_best = _result(folder).get("keep") == "best" and (folder / "best" / "config.json").exists()
-    return folder / ("best" if is_best else "model")
+    if not (folder / "recipe.yaml").exists():
+        return folder / "model"  # of an export
+    from mimonets.training.run_folder import choose_model
+
+    return choose_model(folder)[1]
 
 
 def run_folder_of(weights: Path) -> Path | None:

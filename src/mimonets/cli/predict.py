@@ -85,7 +85,7 @@ def run(args: Namespace) -> None:
 def _load(name: str) -> Any:
     """Load a run's model, a saved one, or one that ships with the package."""
     import mimonets
-    from mimonets.recipes.execute import choose_model
+    from mimonets.training.run_folder import choose_model
 
     folder = Path(name)
     if (folder / "recipe.yaml").is_file():

@@ -89,6 +89,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """List the experiments, or run one."""
+    import torch
+
     from mimonets.experiments import RunOptions, earlier_runs, find_experiment
 
     if args.name is None:
@@ -96,12 +98,12 @@ def run(args: Namespace) -> None:
         return
     experiment = find_experiment(args.name)
     if args.commands:
-        print("\n".join(experiment.commands or (f"mimonets reproduce {experiment.name}",)))
+        print("\n".join(experiment.commands or [f"mimonets reproduce {experiment.name}"]))
         return
     if args.speed:
         time_networks(experiment, args)
         return
-    if experiment.needs_gpu and not (args.report or args.anyway or _has_gpu()):
+    if experiment.needs_gpu and not (args.report or args.anyway or torch.cuda.is_available()):
         time = experiment.effort.removeprefix("GPU: ")
         raise ValueError(
             f"{experiment.name} needs a GPU ({time}) and there is none here. Run `mimonets "
@@ -112,7 +114,8 @@ def run(args: Namespace) -> None:
     trains |= {"--compile": args.compile}
     for option in (name for name, given in trains.items() if given and not experiment.commands):
         raise ValueError(f"{experiment.name} trains nothing: leave out {option}.")
-    check_result_stays(experiment, args)
+    if not args.only:
+        experiment.check_result_stays(Path(args.out), args.scale)
     options = RunOptions(
         runs=Path(args.runs),
         data_dir=None if args.data_dir is None else Path(args.data_dir),
@@ -125,8 +128,6 @@ def run(args: Namespace) -> None:
     )
     record = experiment.run(options)
     if not args.only:
-        if args.report:
-            check_nothing_is_lost(experiment, record, Path(args.out))
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
     if args.json:
@@ -137,57 +138,13 @@ def run(args: Namespace) -> None:
         make_console().print(record_table(record))
 
 
-def check_result_stays(experiment: Any, args: Namespace) -> None:
-    """Refuse, before anything is trained, to replace a result by one of other runs."""
-    path = Path(args.out) / f"{experiment.name}.json"
-    earlier = experiment.runs_in(Path(args.out))
-    if args.only or not earlier:
-        return
-    scale = experiment.result_in(Path(args.out)).get("scale", 1.0)
-    if scale != args.scale:
-        raise ValueError(
-            f"{path} was trained with --scale {scale:g}, and would be replaced by one with "
-            f"{args.scale:g}: choose another --out."
-        )
-    known = {name for trial in experiment.plan.scaled(scale).trials for name in trial.names}
-    foreign = [run["trial"] for run in earlier if run["trial"] not in known]
-    if foreign:
-        raise ValueError(
-            f"{path} has runs of {foreign[0]}, which is no trial of {experiment.name} any more: it "
-            f"would lose them, so choose another --out."
-        )
-
-
-def check_nothing_is_lost(experiment: Any, record: dict[str, Any], folder: Path) -> None:
-    """Refuse to replace a result in the folder by one without some of its runs."""
-    now = {
-        name: trial.name
-        for trial in experiment.plan.scaled(record["scale"]).trials
-        for name in trial.names
-    }
-
-    def key(run: dict[str, Any]) -> tuple[str, int]:
-        return now.get(run["trial"], run["trial"]), run["seed"]
-
-    here = {key(run) for run in record.get("runs", [])}
-    gone = [run for run in experiment.runs_in(folder) if key(run) not in here]
-    if gone:
-        raise ValueError(
-            f"{len(gone)} runs of {folder / experiment.name}.json are not in --runs, such as "
-            f"{gone[0]['trial']}/seed-{gone[0]['seed']}, and would be lost: --add keeps them; or "
-            f"choose another --out."
-        )
-
-
 def time_networks(experiment: Any, args: Namespace) -> None:
     """Time the networks of a plan; draw accuracy against speed where accuracies are there."""
     import json
-    import tempfile
 
     from mimonets._files import write_text
     from mimonets.experiments.speed import (
-        ROUNDS,
-        WARM_UP,
+        SETTINGS,
         draw_against_speed,
         measure_plan_speed,
         speed_table,
@@ -195,11 +152,8 @@ def time_networks(experiment: Any, args: Namespace) -> None:
 
     if experiment.plan is None:
         raise ValueError(f"{experiment.name} has no networks to time: leave out --speed.")
-    with (
-        tempfile.TemporaryDirectory() as exports,
-        progress("timing", ROUNDS + WARM_UP) as advance,
-    ):
-        speeds = measure_plan_speed(experiment.plan, Path(exports), args.only, after_round=advance)
+    with progress("timing", SETTINGS.rounds + SETTINGS.warmup) as advance:
+        speeds = measure_plan_speed(experiment.plan, args.only, after_round=advance)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if not args.only:
@@ -232,7 +186,7 @@ def list_experiments(results: Path, *, as_json: bool) -> None:
                 "effort": one.effort,
                 "needs_gpu": one.needs_gpu,
                 "status": standing(one, results, PUBLISHED),
-                "commands": list(one.commands),
+                "commands": one.commands,
             }
             for one in experiments().values()
         ]
@@ -243,9 +197,3 @@ def list_experiments(results: Path, *, as_json: bool) -> None:
     for what, where in ELSEWHERE.items():
         print(f"  {what}: {where}")
     print("mimonets reproduce NAME runs one; --commands shows it run by run.")
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

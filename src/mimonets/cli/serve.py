@@ -1,4 +1,4 @@
-"""``mimonets serve``: the server that changes its operating point by load, with a page."""
+"""``mimonets serve``: the server that chooses the operating point by load, with a page."""
 
 import argparse
 import tempfile
@@ -30,10 +30,11 @@ def add_parser(subparsers: Any) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "serve",
-        help="a server that chooses the superposition by load",
-        description="Answer requests from trained or exported networks: the most accurate mode in "
-        "which everything that waits is still answered in time. Speaks the Open Inference "
-        "Protocol v2 over HTTP; SIGHUP loads the models again, SIGTERM drains and stops.",
+        help="a server that chooses the operating point by load",
+        description="Answer requests with trained or exported networks. The server runs at the "
+        "most accurate operating point at which everything that waits is still answered in time. "
+        "It speaks the Open Inference Protocol v2 over HTTP. SIGHUP loads the models again; "
+        "SIGTERM answers what is queued and stops.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -48,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
         "--theta",
         type=float,
         default=0.6,
-        help="part of that time that the queue may use; less is faster, more is more accurate "
+        help="fraction of that time that the queue may use; less is faster, more is more accurate "
         "(%(default)s)",
     )
     add_imports(parser)
@@ -65,12 +66,15 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
     parser.add_argument("--port", type=port, default=8000, help="%(default)s")
-    parser.add_argument("--keys", metavar="FILE", help="JSON: who may ask; needed beyond this host")
+    parser.add_argument(
+        "--keys", metavar="FILE", help="JSON with API keys and tenants; needed beyond this host"
+    )
     parser.add_argument(
         "--cascade",
         type=float,
         metavar="CONFIDENCE",
-        help="fast answers below it may run again in slow mode, for requests that ask for it "
+        help="fast answers below this confidence may run again in slow mode, if a request asks "
+        "for it "
         "(calibrated at export)",
     )
     parser.add_argument(
@@ -85,7 +89,7 @@ def add_parser(subparsers: Any) -> None:
         "--ray",
         type=replicas,
         metavar="N|MIN-MAX",
-        help="scale out: so many replicas on Ray Serve, each with a queue of its own",
+        help="scale out: this many replicas on Ray Serve, each with its own queue",
     )
     parser.add_argument(
         "--max-inputs", type=positive, default=256, help="most inputs of a request (%(default)s)"
@@ -139,7 +143,7 @@ def make_server(args: Namespace) -> Any:
     from mimonets.serving.policy import PolicySettings
     from mimonets.serving.run import is_loopback
     from mimonets.serving.server import Server, ServerSettings
-    from mimonets.serving.tenants import read_keys
+    from mimonets.serving.tenants import read_api_keys
 
     if args.keep_memory:
         keep_freed_memory()
@@ -159,7 +163,7 @@ def make_server(args: Namespace) -> Any:
         )
         for name, folders in chosen.items()
     }
-    tenants = read_keys(args.keys) if args.keys else None
+    tenants = read_api_keys(args.keys) if args.keys else None
     is_private = is_loopback(args.host) and tenants is None
     settings = ServerSettings(
         slo=args.slo_ms / 1000,
@@ -206,7 +210,7 @@ def _run_on_ray(args: Namespace) -> None:
 
 
 def _absolute(args: Namespace) -> Namespace:
-    """Name models by whole paths: replicas run in another folder."""
+    """Make all paths absolute: replicas run in another folder."""
     from mimonets.cli.open_models import name_and_folders
 
     named = (name_and_folders(text) for text in args.models or [DEFAULT])

@@ -23,15 +23,17 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "simulate",
         help="the server's policy under a load, without a server",
-        description="Simulate the policy of `mimonets serve` beside other rules: fixed modes, "
-        "superpose what waits, deadlines alone, and a switch between a big and a small network.",
+        description="Simulate the policy of `mimonets serve` beside other rules: one fixed "
+        "operating point, superpose what waits, deadlines alone, and a switch between a big and a "
+        "small network.",
         epilog=EPILOG,
     )
     parser.add_argument(
         "--modes",
         type=accuracies,
         metavar="A:ACCURACY,...",
-        help="active streams and their accuracies (those of digits-mimoconv-dynamic)",
+        help="operating points: active streams and their accuracies (those of "
+        "digits-mimoconv-dynamic)",
     )
     parser.add_argument("--pass-ms", type=float, default=8.0, help="time of a pass (%(default)s)")
     parser.add_argument("--call-ms", type=float, default=0.2, help="time of a call (%(default)s)")
@@ -40,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "--theta",
         type=float,
         default=0.6,
-        help="part of the time that the queue may use (%(default)s)",
+        help="fraction of the time that the queue may use (%(default)s)",
     )
     parser.add_argument(
         "--workload",
@@ -68,18 +70,17 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Simulate every rule at every load."""
-    from dataclasses import asdict, replace
-
     from mimonets.evaluation.provenance import environment
     from mimonets.loadtest.comparison import (
         Comparison,
         compare,
         comparison_table,
         draw_comparison,
-        example_modes,
+        example_points,
         spike,
     )
-    from mimonets.serving.modes import useful_modes
+    from mimonets.loadtest.simulator import superposed_points
+    from mimonets.serving.operating_points import useful_points
 
     if not 0 < args.pass_ms < float("inf") or not 0 <= args.call_ms < float("inf"):
         raise ValueError(
@@ -88,15 +89,11 @@ def run(args: Namespace) -> None:
         )
     for path in filter(None, (args.out, args.plot)):  # before it runs, not after
         check_can_write(path)
-    modes = example_modes(args.pass_ms, args.call_ms)
+    points = example_points(args.pass_ms, args.call_ms)
     if args.modes:
-        modes = tuple(
-            useful_modes(
-                [replace(modes[0], active_streams=A, accuracy=a) for A, a in args.modes.items()]
-            )
-        )
+        points = tuple(useful_points(superposed_points(args.modes, points[0].time)))
     comparison = Comparison(
-        modes=modes,
+        points=points,
         slo=args.slo_ms / 1000,
         workload=args.workload,
         trace=args.trace,
@@ -110,7 +107,7 @@ def run(args: Namespace) -> None:
     timelines = spike(comparison) if args.plot or args.out else {}
     record = {
         "environment": environment(),
-        "settings": asdict(comparison),
+        "settings": comparison.as_dict(),
         "rows": rows,
         "spike": timelines,
     }
@@ -147,7 +144,7 @@ def cost_and_accuracy(text: str) -> tuple[float, float]:
 
 
 def accuracies(text: str) -> dict[int, float]:
-    """Read modes and their accuracies, such as 1:0.99,4:0.95."""
+    """Read active streams and their accuracies, such as 1:0.99,4:0.95."""
     try:
         pairs = [word.split(":") for word in text.split(",")]
         found = {int(active): float(accuracy) for active, accuracy in pairs}

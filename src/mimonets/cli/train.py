@@ -47,17 +47,14 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Train a recipe, once or with several seeds."""
-    from mimonets.recipes import data_settings, load_recipe
+    from mimonets.recipes import load_recipe
     from mimonets.recipes.execute import run_recipe, taste
     from mimonets.training import TrainingDivergedError
 
     overrides = [*args.set]
     if args.devices:
         overrides.append(f"train.devices={args.devices}")
-    recipe = load_recipe(args.recipe, overrides)
-    if args.data_dir is not None:
-        data = data_settings(args.data_dir, recipe.data.name)
-        recipe = load_recipe(args.recipe, [*overrides, *data])
+    recipe = load_recipe(args.recipe, overrides).with_data_dir(args.data_dir)
     if args.taste:
         recipe = taste(recipe)
     folder = Path(args.out or f"runs/{args.recipe}{'-taste' if args.taste else ''}")

@@ -5,7 +5,6 @@ stays one tensor of small integers; a batch is an index, batched changes and one
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Generic
 
 import torch
@@ -14,10 +13,7 @@ from torch import Tensor
 from mimonets.data.images.augment import (
     AugmentConfig,
     channel_statistics,
-    crop_at,
-    draw_flips,
-    draw_offsets,
-    flip_where,
+    random_changes,
     standardise,
 )
 from mimonets.data.interface import IGNORED
@@ -38,14 +34,6 @@ def generator_for(*numbers: int) -> torch.Generator:
         state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
         state ^= state >> 31
     return torch.Generator().manual_seed(state)
-
-
-@dataclass(frozen=True)
-class _Share:
-    """The items of one step: those of all ranks, and which of them are this rank's."""
-
-    index: Tensor
-    mine: slice
 
 
 class _Batches(Generic[AnySet]):
@@ -97,7 +85,8 @@ class _Batches(Generic[AnySet]):
         items, size = len(self.data) * self.repeats, self.batch_size * self.world_size
         return items // size if self.drop_last else -(-items // size)
 
-    def _shares(self, epoch: int, start: int) -> Iterator[tuple[int, _Share]]:
+    def _steps(self, epoch: int, start: int) -> Iterator[tuple[int, Tensor, slice]]:
+        """Yield number and items of each step, and which of the items are this rank's."""
         if not 0 <= start <= len(self):
             raise ValueError(f"start={start} lies outside the {len(self)} steps of an epoch.")
         order = self._order(epoch)
@@ -105,7 +94,7 @@ class _Batches(Generic[AnySet]):
         for step in range(start, len(self)):
             index = order[step * size : (step + 1) * size]
             first, last = (len(index) * r // self.world_size for r in (self.rank, self.rank + 1))
-            yield step, _Share(index, slice(first, last))
+            yield step, index, slice(first, last)
 
     def _order(self, epoch: int) -> Tensor:
         """All items of an epoch: the set ``repeats`` times, each time in a fresh order."""
@@ -157,25 +146,14 @@ class ImageBatches(_Batches[ImageSet]):
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch from ``start`` on: images (b, c, h, w) and labels (b,)."""
-        for step, share in self._shares(epoch, start):
-            index = share.index[share.mine].to(self.device)
+        for step, items, mine in self._steps(epoch, start):
+            index = items[mine].to(self.device)
             images = self._images.index_select(0, index)
             if self.augment is not None:
-                images = self._augmented(images, share, epoch, step, self.augment)
+                # Drawn for the whole global batch, so that the number of ranks changes nothing.
+                generator = generator_for(self.seed, epoch, step, 2)
+                images = random_changes(images, self.augment, len(items), mine, generator)
             yield standardise(images, *self.statistics), self._labels.index_select(0, index)
-
-    def _augmented(
-        self, images: Tensor, share: _Share, epoch: int, step: int, augment: AugmentConfig
-    ) -> Tensor:
-        # Drawn for the whole global batch, so that the number of ranks changes nothing.
-        generator = generator_for(self.seed, epoch, step, 2)
-        count = len(share.index)
-        if augment.flip:
-            images = flip_where(images, draw_flips(count, generator=generator)[share.mine])
-        if augment.padding:
-            offsets = draw_offsets(count, augment.padding, generator=generator)[share.mine]
-            images = crop_at(images, offsets, augment.padding, augment.mode)
-        return images
 
 
 class SequenceBatches(_Batches[SequenceSet]):
@@ -208,9 +186,9 @@ class SequenceBatches(_Batches[SequenceSet]):
 
     def _made(self, epoch: int, start: int) -> Iterator[tuple[Tensor, ...]]:
         data = self.data
-        for _, share in self._shares(epoch, start):
-            width = self._width(data.lengths[share.index])
-            index = share.index[share.mine]
+        for _, items, mine in self._steps(epoch, start):
+            width = self._width(data.lengths[items])
+            index = items[mine]
             lengths = data.lengths.index_select(0, index)
             tokens = data.tokens[..., :width].index_select(0, index)
             mask = torch.arange(width) < lengths.unsqueeze(-1)

@@ -7,19 +7,18 @@ nothing half-written, and the next one fetches only what is missing.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 
 from mimonets._extras import need
 from mimonets._files import write_atomically
+from mimonets._show import Advance, progress
 from mimonets.data.config import DataConfig
-from mimonets.data.download_bar import DownloadBar
 from mimonets.data.unpack import Arrays, load_arrays
 
 
@@ -58,16 +57,18 @@ def data_dir(config: DataConfig) -> Path:
     return folder
 
 
-def find(folder: Path, names: Iterable[str]) -> Path | None:
-    """Find the first of several paths, relative to ``folder``, that is there."""
-    return next((folder / name for name in names if (folder / name).exists()), None)
+def find(folder: Path, names: Iterable[str], *subfolders: str) -> Path | None:
+    """Find what is there under the first of several names, in the folder or in its subfolders."""
+    places = [folder, *(folder / name for name in subfolders)]
+    return next((p / name for name in names for p in places if (p / name).exists()), None)
 
 
-def find_or_fetch(config: DataConfig, names: Iterable[str], remote: Remote, subfolder: str) -> Path:
-    """Find a file under one of its names, or fetch it into ``subfolder`` of the data folder."""
+def find_or_fetch(
+    config: DataConfig, names: Sequence[str], remote: Remote, *subfolders: str
+) -> Path:
+    """Find a file under one of its names, or fetch it into the first of the subfolders."""
     folder = data_dir(config)
-    names = [*names, f"{subfolder}/{remote.filename}"]
-    path = find(folder, names)
+    path = find(folder, names, *subfolders)
     if path is not None:
         return path
     if not config.download:
@@ -75,16 +76,15 @@ def find_or_fetch(config: DataConfig, names: Iterable[str], remote: Remote, subf
             f"{config.name}: no {names[0]} in {folder}, and download is off: turn it on, or get "
             f"{remote.url} and put it there."
         )
-    return fetch(remote, folder / subfolder)
+    return fetch(remote, folder / subfolders[0])
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
     """Download one file and check it; on any failure nothing is left, no empty folder either."""
-    pooch = cast(ModuleType, need("pooch"))
+    pooch = need("pooch")
     pooch.get_logger().setLevel("WARNING")
-    failures: tuple[type[Exception], ...] = (OSError, *_request_errors())
-    bar = DownloadBar(remote.filename)
-    with _made_for(folder):
+    bar = _DownloadBar(remote.filename)
+    with closing(bar), _made_for(folder):
         try:
             path = pooch.retrieve(
                 remote.url,
@@ -98,7 +98,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
                 f"{remote.url} arrived damaged (its MD5 is not {remote.md5}) and was not kept: "
                 f"try again, or put a good {remote.filename} into {folder}."
             ) from error
-        except failures as error:
+        except OSError as error:  # those of requests are OSErrors too
             reason = getattr(error, "strerror", None) or type(error).__name__
             raise ValueError(
                 f"{remote.filename} is not in {folder} and {remote.url} cannot be fetched "
@@ -122,9 +122,26 @@ def _made_for(folder: Path) -> Iterator[None]:
         raise
 
 
-def _request_errors() -> tuple[type[Exception], ...]:
-    requests = need("requests")
-    return (requests.exceptions.RequestException,)
+class _DownloadBar:
+    """The bar that pooch drives: it sets ``total`` and calls update, reset and close."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.total = title, 0
+        self._advance: Advance | None = None
+        self._open = ExitStack()
+
+    def update(self, count: int) -> None:
+        if self._advance is None:
+            self._advance = self._open.enter_context(
+                progress(self.title, self.total, in_bytes=True)
+            )
+        self._advance(count)
+
+    def reset(self) -> None:
+        """Do nothing: pooch calls it before it fills the bar at the end."""
+
+    def close(self) -> None:
+        self._open.close()
 
 
 def make_folder(folder: Path) -> None:

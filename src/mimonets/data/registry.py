@@ -44,7 +44,7 @@ def load_data(config: DataConfig) -> Splits[Any]:
     def divided() -> tuple[Any, Any]:
         count = record.held_out if config.validation is None else config.validation
         if config.validation is None and count >= len(source.train):
-            count = 0  # a cut of the data
+            count = len(source.train) // 10  # a cut of the data
         return hold_out(source.train, count, seed=config.seed)
 
     def train() -> Any:
@@ -54,7 +54,7 @@ def load_data(config: DataConfig) -> Splits[Any]:
     def validation() -> Any:
         own = source.validation
         part = divided()[1] if own is None else own
-        return None if part is None else _prepare(config, part, "validation")
+        return _prepare(config, part, "validation") if part else None
 
     return Splits(train, validation, lambda: _prepare(config, source.test, "test"))
 

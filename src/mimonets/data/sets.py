@@ -6,7 +6,7 @@ Everything stays in its smallest integer type; batches turn it into what a model
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -125,6 +125,7 @@ class SequenceSet:
 
 
 AnySet = TypeVar("AnySet", ImageSet, SequenceSet)
+SPLITS = ("train", "validation", "test")
 
 
 class Splits(Generic[AnySet]):
@@ -145,24 +146,26 @@ class Splits(Generic[AnySet]):
         validation: AnySet | Callable[[], AnySet | None] | None,
         test: AnySet | Callable[[], AnySet],
     ) -> None:
-        self._train: AnySet | Callable[[], AnySet] = train
-        self._validation: AnySet | Callable[[], AnySet | None] | None = validation
-        self._test: AnySet | Callable[[], AnySet] = test
+        self._parts: tuple[Any, ...] = (train, validation, test)
 
     @cached_property
     def train(self) -> AnySet:
         """What is trained on."""
-        return self._train() if callable(self._train) else self._train
+        return self._read(0)
 
     @cached_property
     def validation(self) -> AnySet | None:
         """What choices are made by, or None."""
-        return self._validation() if callable(self._validation) else self._validation
+        return self._read(1)
 
     @cached_property
     def test(self) -> AnySet:
         """What only the final measurement may read."""
-        return self._test() if callable(self._test) else self._test
+        return self._read(2)
+
+    def _read(self, number: int) -> Any:
+        part = self._parts[number]
+        return part() if callable(part) else part
 
     def read(self) -> "Splits[AnySet]":
         """Read all parts now: here a missing or damaged file is found."""
@@ -184,7 +187,7 @@ def hold_out(data: AnySet, count: int, *, seed: int) -> tuple[AnySet, AnySet | N
             f"{data.name}: cannot hold {count} of {len(data)} training items out for validation: "
             f"choose validation below {len(data)}."
         )
-    order = _random_order(data, seed)
+    order = random_order(data, seed)
     return data.subset(order[count:].sort().values), data.subset(order[:count].sort().values)
 
 
@@ -192,16 +195,17 @@ def take(data: AnySet, count: int | None, *, seed: int) -> AnySet:
     """Keep at most ``count`` items, drawn by the seed, so that every class has its share."""
     if count is None or count >= len(data):
         return data
-    order = _random_order(data, seed)
+    order = random_order(data, seed)
     return data.subset(order[:count].sort().values)
 
 
 def mix(data: AnySet, *, seed: int) -> AnySet:
     """Put the items into a random order, the same one for the same seed."""
-    return data.subset(_random_order(data, seed))
+    return data.subset(random_order(data, seed))
 
 
-def _random_order(data: ImageSet | SequenceSet, seed: int) -> Tensor:
+def random_order(data: ImageSet | SequenceSet, seed: int) -> Tensor:
+    """Draw an order of all items, the same one for the same seed."""
     return torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
 
 

@@ -11,7 +11,7 @@ import lzma
 import math
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
@@ -98,7 +98,17 @@ def open_binary(path: Path) -> io.BufferedReader:
 
 
 def archive_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the wanted files of a tar archive, once from front to back."""
+    """Yield name and content of the wanted files of a tar archive, once from front to back.
+
+    The folder that it unpacks to will do as well. Names start with that folder in both cases.
+    """
+    if path.is_dir():
+        with reading(path):
+            for place in path.rglob("*"):
+                name = place.relative_to(path.parent).as_posix()
+                if wanted(name) and place.is_file():
+                    yield name, place.read_bytes()
+        return
     with (
         reading(path),
         open_binary(path) as file,
@@ -111,6 +121,20 @@ def archive_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[s
                 raise damaged(path, f"{member.name} unpacks to {member.size} bytes")
             content = archive.extractfile(member)
             yield member.name, content.read() if content else b""
+
+
+def named_files(path: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Read the files of these names out of a tar archive, or of the folder it unpacks to."""
+    if path.is_dir():
+        with reading(path):
+            found = {name: (path / name).read_bytes() for name in names if (path / name).exists()}
+    else:
+        there = archive_files(path, lambda name: name.rpartition("/")[2] in names)
+        found = {name.rpartition("/")[2]: content for name, content in there}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise damaged(path, f"it holds no {', '.join(missing)}")
+    return found
 
 
 class _Strict(tarfile.TarInfo):

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import wilson_interval
 from mimonets.data.interface import IGNORED, Batches, as_batches
-from mimonets.models import find_point
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode, find_point
 
 # b batch   t tokens   c classes
 
@@ -69,7 +68,7 @@ def evaluate(
     """
     batches = as_batches(batches)
     chosen = [find_point(model, number) for number in points or (None,)]
-    with evaluating(model):
+    with eval_mode(model):
         return {point.number: _measure(model, batches, point) for point in chosen}
 
 

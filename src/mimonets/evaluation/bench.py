@@ -1,22 +1,42 @@
-"""Race the operating points of models against each other and what one would run instead."""
+"""Race the operating points of models against each other and what one would run instead.
+
+What takes part is a network at one operating point, in one engine.
+"""
 
 import copy
-from collections.abc import Callable, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mimonets._device import to_channels_last
 from mimonets._memory import keep_freed_memory
+from mimonets._messages import did_you_mean
 from mimonets._operating_point import OperatingPoint
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.throughput import Contender, Timing, race, time_shares
-from mimonets.models import MultipleInput, alternatives_of, find_point, name_of, usual_points
+from mimonets.inference import BACKENDS, Engine, ExportOptions, export
+from mimonets.models import (
+    MultipleInput,
+    alternatives_of,
+    find_point,
+    fixed_at,
+    name_of,
+    usual_points,
+)
 from mimonets.models.base import Model
 from mimonets.models.registry import model_class_for
+
+ENGINES = ("eager", *(name for name in BACKENDS if name not in ("torch", "pt2")))
 
 
 @dataclass(frozen=True)
@@ -27,11 +47,39 @@ class BenchSettings:
     rounds: int = 15
     warmup: int = 2
     threads: int | None = None  # None: as many as PyTorch chooses
-    dtype: str = "float32"
+    engines: tuple[str, ...] = ("eager",)  # of ENGINES; eager is PyTorch as it is
+    dtype: str = "float32"  # of eager; like memory_format, device and compile
     memory_format: str = "contiguous_format"  # or channels_last
     device: str = "cpu"
     compile: bool = False  # through torch.compile
     keep_memory: bool = True  # keep freed memory for the next pass, see mimonets._memory
+
+    def __post_init__(self) -> None:
+        for engine in self.engines:
+            if engine not in ENGINES:
+                raise ValueError(
+                    f"There is no engine {engine!r}{did_you_mean(engine, ENGINES)}: "
+                    f"choose from {', '.join(ENGINES)}."
+                )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network at one operating point in one engine: something a user could run."""
+
+    model: Any
+    point: OperatingPoint
+    engine: str
+    inputs: Tensor
+
+    @property
+    def network(self) -> Any:
+        """The config that describes the model completely; of a third-party network, itself."""
+        return _described(self.model)
+
+    def in_pytorch(self) -> Any:
+        """Answer the inputs in PyTorch as it is, whatever the engine."""
+        return self.model(self.inputs, **self.point.options)
 
 
 @dataclass(frozen=True)
@@ -40,57 +88,63 @@ class BenchResult:
 
     settings: BenchSettings
     timings: list[Timing]
-    modes: dict[str, int]  # contender -> inputs per pass, of the models themselves
-    networks: dict[str, Any]  # contender -> its config, or the model where there is none
-    points: dict[str, OperatingPoint]  # contender -> where it runs
-    baselines: list[str]
-    time_shares: dict[str, dict[str, float]]  # mode -> part -> share of the time
-    peak_bytes: dict[str, int]  # contender -> memory of one pass beyond weights and inputs
+    candidates: dict[str, Candidate]  # what was timed, by its name
+    baselines: list[str]  # those of them that one would run instead
+    time_shares: dict[str, dict[str, float]]  # candidate -> part -> share of the time in PyTorch
+    peak_bytes: dict[str, int]  # candidate -> memory of one pass beyond weights and inputs
+
+    @property
+    def modes(self) -> dict[str, int]:
+        """Inputs per pass of the candidates that are the models themselves."""
+        return {
+            name: candidate.point.inputs_per_pass
+            for name, candidate in self.candidates.items()
+            if name not in self.baselines
+        }
 
     def timing(self, name: str) -> Timing:
-        """Find the timing of one contender."""
+        """Find the timing of one candidate."""
         return next(timing for timing in self.timings if timing.name == name)
+
+    def baselines_in(self, engine: str) -> list[str]:
+        """List the baselines that ran in an engine."""
+        return [name for name in self.baselines if self.candidates[name].engine == engine]
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain data for JSON."""
         return {
             "settings": asdict(self.settings),
-            "contenders": [
-                {
-                    "name": timing.name,
-                    "active_streams": self.modes.get(timing.name),
-                    "inputs_per_second": timing.inputs_per_second,
-                    "quartiles": list(timing.spread),
-                    "speedup": {
-                        base: dict(
-                            zip(
-                                ("median", "low", "high"),
-                                timing.speedup_over(self.timing(base)),
-                                strict=True,
-                            )
-                        )
-                        for base in self.baselines
-                    },
-                    "peak_bytes": self.peak_bytes[timing.name],
-                    "seconds": list(timing.seconds),
-                }
-                for timing in self.timings
-            ],
+            "contenders": [self._contender(timing) for timing in self.timings],
             "time_shares": self.time_shares,
         }
 
+    def _contender(self, timing: Timing) -> dict[str, Any]:
+        """Compare a candidate with the baselines in the first engine, and in its own."""
+        engine = self.candidates[timing.name].engine
+        bases = [
+            self.baselines_in(one) for one in dict.fromkeys((self.settings.engines[0], engine))
+        ]
+        return {
+            "name": timing.name,
+            "engine": engine,
+            "active_streams": self.modes.get(timing.name),
+            "inputs_per_second": timing.inputs_per_second,
+            "quartiles": list(timing.spread),
+            "speedup": {
+                base: dict(
+                    zip(
+                        ("median", "low", "high"),
+                        timing.speedup_over(self.timing(base)),
+                        strict=True,
+                    )
+                )
+                for base in chain(*bases)
+            },
+            "peak_bytes": self.peak_bytes[timing.name],
+            "seconds": list(timing.seconds),
+        }
 
-@dataclass(frozen=True)
-class _Entry:
-    model: Any
-    point: OperatingPoint
 
-    def runner(self, inputs: Tensor, settings: BenchSettings) -> Callable[[], Any]:
-        run = torch.compile(self.model) if settings.compile else self.model
-        return partial(run, inputs, **self.point.options)
-
-
-@torch.inference_mode()
 def bench(
     models: Any | Sequence[Any],
     points: Sequence[int | None] | None = None,
@@ -106,15 +160,11 @@ def bench(
             :class:`~mimonets.models.MultipleInput`.
         points: their numbers, such as numbers of active streams, None for the fastest of a model;
             by default :func:`~mimonets.models.usual_points`.
-        settings: batch size, rounds and so on.
+        settings: batch size, rounds, engines and so on.
         after_round: called after each round, for a progress bar.
     """
     settings = settings or BenchSettings()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    if settings.keep_memory:
-        keep_freed_memory()
-    entries: dict[str, _Entry] = {}
+    found: dict[str, tuple[Any, OperatingPoint]] = {}
     others: dict[str, nn.Module] = {}
     named: dict[str, int] = {}  # how many of the models have this name
     for network in models if isinstance(models, list | tuple) else [models]:
@@ -123,18 +173,17 @@ def bench(
         named[name] = named.get(name, 0) + 1
         name += f" #{named[name]}" if named[name] > 1 else ""
         for point in [find_point(model, number) for number in points or ()] or usual_points(model):
-            entries[f"{name}, {point.name}"] = _Entry(model, point)
+            found[f"{name}, {point.name}"] = (model, point)
         for alternative in alternatives_of(model):
             other = build(alternative, settings)
             same = [one for one in others.values() if _described(one) == _described(other)]
             number = sum(name_of(one) == name_of(other) for one in others.values())
             if not same:
                 others[name_of(other) + (f" #{number + 1}" if number else "")] = other
-    own = {name: entry.point.inputs_per_pass for name, entry in entries.items()}
-    entries |= {name: _Entry(other, find_point(other, None)) for name, other in others.items()}
+    found |= {name: (other, find_point(other, None)) for name, other in others.items()}
 
     examples = {
-        name: entry.model.example_inputs(settings.batch_size) for name, entry in entries.items()
+        name: model.example_inputs(settings.batch_size) for name, (model, _) in found.items()
     }
     first = next(iter(examples))
     for name, example in examples.items():
@@ -145,35 +194,67 @@ def bench(
                 f"time them one by one."
             )
     inputs = _place_inputs(examples[first], settings)
-    contenders = [
-        Contender(name, entry.runner(inputs, settings), inputs=len(inputs))
-        for name, entry in entries.items()
-    ]
-    timings = race(
-        contenders, rounds=settings.rounds, warmup=settings.warmup, after_round=after_round
-    )
-    return BenchResult(
-        settings=settings,
-        timings=timings,
-        modes=own,
-        networks={name: _described(entry.model) for name, entry in entries.items()},
-        points={name: entry.point for name, entry in entries.items()},
-        baselines=list(others),
-        time_shares={
-            name: time_shares(
-                entries[name].model,
-                inputs,
-                rounds=min(5, settings.rounds),
-                **entries[name].point.options,
+    several = len(settings.engines) > 1
+    candidates, baselines = {}, []
+    for engine in settings.engines:
+        for name, (model, point) in found.items():
+            title = f"{engine}: {name}" if several else name
+            candidates[title] = Candidate(model, point, engine, inputs)
+            baselines += [title] if name in others else []
+    timings = race_candidates(candidates, settings, after_round=after_round)
+    with use_threads(settings.threads), torch.inference_mode():
+        return BenchResult(
+            settings=settings,
+            timings=timings,
+            candidates=candidates,
+            baselines=baselines,
+            time_shares={
+                name: time_shares(
+                    one.model, inputs, rounds=min(5, settings.rounds), **one.point.options
+                )
+                for name, one in candidates.items()
+                if name not in baselines
+                and one.engine == "eager"
+                and not getattr(one.model, "cost_parts", ())  # parts are inside the blocks
+            },
+            peak_bytes={name: peak_memory(one.in_pytorch) for name, one in candidates.items()},
+        )
+
+
+def race_candidates(
+    candidates: Mapping[str, Candidate],
+    settings: BenchSettings,
+    *,
+    after_round: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Timing]:
+    """Time candidates in turn, each in its engine; exports are made in a temporary folder."""
+    if settings.keep_memory:
+        keep_freed_memory()
+    with use_threads(settings.threads), tempfile.TemporaryDirectory() as exports:
+        contenders = [
+            Contender(name, _runner(one, settings, Path(exports)), inputs=len(one.inputs))
+            for name, one in candidates.items()
+        ]
+        with torch.inference_mode():
+            return race(
+                contenders,
+                rounds=settings.rounds,
+                warmup=settings.warmup,
+                after_round=after_round,
+                clock=clock,
             )
-            for name in own
-            if not getattr(entries[name].model, "cost_parts", ())  # parts are inside the blocks
-        },
-        peak_bytes={
-            name: peak_memory(partial(entry.model, inputs, **entry.point.options))
-            for name, entry in entries.items()
-        },
-    )
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Run PyTorch on so many threads for a while; None changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def build(network: Any, settings: BenchSettings) -> Any:
@@ -210,3 +291,31 @@ def _place(model: nn.Module, settings: BenchSettings) -> nn.Module:
     if settings.memory_format == "channels_last":
         to_channels_last(model)
     return model
+
+
+def _runner(one: Candidate, settings: BenchSettings, exports: Path) -> Callable[[], object]:
+    if one.engine == "eager":
+        model = torch.compile(one.model) if settings.compile else one.model
+        return partial(model, one.inputs, **one.point.options)
+    source = fixed_at(one.model, one.point)
+    if one.engine != "compiled":
+        folder = exports / f"{id(one.model)}-{one.point.number}"  # for all engines
+        source = folder if folder.is_dir() else _export(source, folder, one, settings.engines)
+    engine = Engine(source, one.engine, threads=torch.get_num_threads())
+    return partial(engine, one.inputs.numpy(), one.point.inputs_per_pass)
+
+
+def _export(model: Any, folder: Path, one: Candidate, engines: Sequence[str]) -> Path:
+    """Export one operating point; int8 is calibrated on random inputs, which changes no speed."""
+    int8 = [engine.removesuffix("-int8") for engine in engines if engine.endswith("-int8")]
+    inputs = model.example_inputs(8)
+    labels = np.zeros(len(inputs), dtype=np.int64)
+    return export(
+        model,
+        folder,
+        modes=[one.point.inputs_per_pass],
+        int8=[inputs] if int8 else None,
+        evaluation=[(inputs, labels)] if int8 else None,
+        options=ExportOptions(max_loss=100, int8_runtimes=int8 or None),
+        measure=False,
+    )

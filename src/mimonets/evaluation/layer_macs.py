@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mimonets.attention.modules import BundledFavorS, FavorS, LinearAttention, SoftmaxAttention
 from mimonets.bindings import PositionBinding
-from mimonets.layers import ShiftedReLU, StreamBatchNorm, StreamUnbinding, TiedLayer
+from mimonets.layers import ShiftedReLU, StreamBatchNorm, StreamUnbinding
 from mimonets.models.baselines.datamux_former import GaussianMultiplexing
 from mimonets.models.baselines.slimmable import SlimmableConv2d, SlimmableLinear
 from mimonets.models.blocks import FullySuperposedBlock, SuperposedMLPBlock
@@ -66,11 +66,6 @@ def _(layer: nn.MultiheadAttention, inputs: tuple[Tensor, ...], output: Tensor) 
     dim = layer.embed_dim
     projections = 2 * t * dim * dim + s * (k.shape[-1] + v.shape[-1]) * dim
     return Macs(count * (projections + 2 * t * s * dim), count * layer.num_heads * t * s)
-
-
-@layer_macs.register
-def _(layer: TiedLayer, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
-    return Macs(output.numel() * layer.lanes * layer.own[0].numel())  # dense over all lanes
 
 
 @layer_macs.register

@@ -11,7 +11,7 @@ import torch
 from mimonets._inputs import InputSpec
 from mimonets.data.images.reading import Array, to_input
 from mimonets.evaluation.accuracy import device_of
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 from mimonets.vsa import check_active_streams
 
 
@@ -48,7 +48,7 @@ def predict(
     mode = check_active_streams(active_streams, model.num_streams)
     found: list[list[Guess]] = []
     waiting = iter(images)
-    with evaluating(model):
+    with eval_mode(model):
         while some := list(islice(waiting, batch_size)):
             inputs = torch.from_numpy(np.stack([to_input(image, spec) for image in some]))
             logits = model(inputs.to(device_of(model)), active_streams=mode)

@@ -1,6 +1,7 @@
 """Tables and plots from costs and timings."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +29,36 @@ def cost_dict(costs: Sequence[Cost]) -> list[dict[str, Any]]:
 
 
 def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
-    """Lay out inputs per second: one row per contender, its speedups and its MMACs per input."""
+    """Lay out inputs per second: one row per contender, its speedups and its MMACs per input.
+
+    Speedups are over the baselines in the first engine and, where there are several, in its own.
+    """
     settings = result.settings
+    several = len(settings.engines) > 1
+    first = result.baselines_in(settings.engines[0])
     table = Table(
         title=f"Inputs per second: median of {settings.rounds} interleaved rounds",
         caption=f"batch {settings.batch_size}, {settings.dtype}, {settings.memory_format}, "
-        f"{'compiled' if settings.compile else 'eager'}, {settings.device}, "
+        f"{'compiled' if settings.compile else ', '.join(settings.engines)}, {settings.device}, "
         f"{settings.threads} threads",
     )
     table.add_column("network")
     table.add_column("inputs/s", justify="right", style="bold")
     table.add_column("quartiles", justify="right")
-    for base in result.baselines:
+    same = [f"{base.partition(': ')[2]}, same engine" for base in first if several]
+    for base in (*first, *same):
         table.add_column(f"× {base}", justify="right")
     table.add_column("MMAC/input", justify="right")
     table.add_column("peak MB", justify="right")
     for timing in result.timings:
         low, high = timing.spread
+        bases = [*first]
+        bases += result.baselines_in(result.candidates[timing.name].engine) if several else []
         table.add_row(
             timing.name,
             f"{timing.inputs_per_second:.1f}",
             f"{low:.1f}-{high:.1f}",
-            *[f"{timing.speedup_over(result.timing(base))[0]:.2f}" for base in result.baselines],
+            *[f"{timing.speedup_over(result.timing(base))[0]:.2f}" for base in bases],
             mmac(costs[timing.name]) if timing.name in costs else "",
             f"{result.peak_bytes[timing.name] / 1e6:.0f}",
         )
@@ -106,7 +115,7 @@ def seeds_table(title: str, modes: Sequence[Mapping[str, Any]]) -> Table:
 def plot_bench(result: BenchResult, path: str | Path) -> Path:
     """Draw inputs per second against active streams, beside the baselines and the ideal line."""
     figure, axes = new_axes()
-    for base, style in zip(result.baselines, ("--", ":", "-."), strict=False):
+    for base, style in zip(result.baselines, cycle(("--", ":", "-.")), strict=False):
         rate = result.timing(base).inputs_per_second
         axes.axhline(rate, color="tab:gray", linestyle=style, label=base)
     ticks = sorted(set(result.modes.values()))
@@ -138,5 +147,6 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
 
 def _one_stream(result: BenchResult) -> str | None:
     """Find the baseline that is the first model itself with one stream, if there is one."""
-    kind = type(result.networks[next(iter(result.modes))])
-    return next((base for base in result.baselines if type(result.networks[base]) is kind), None)
+    kinds = {name: type(one.network) for name, one in result.candidates.items()}
+    kind = kinds[next(iter(result.modes))]
+    return next((base for base in result.baselines if kinds[base] is kind), None)

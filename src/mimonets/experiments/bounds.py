@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mimonets.experiments.bounds_report import theory_report
 from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.paper import KERNEL_ERROR, KEYS_WITHIN_70_DEGREES
-from mimonets.theory import interference_bound, theory_report
+from mimonets.theory import interference_bound
 
 
 def measure_bounds(options: RunOptions) -> tuple[list[Row], Record]:

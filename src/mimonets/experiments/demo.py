@@ -82,7 +82,7 @@ def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[PointResult]:
     with progress("timing", settings.warmup + settings.rounds) as advance:
         timed = bench([dynamic.model, plain.model], None, settings, after_round=advance)
     speed = {
-        (type(timed.networks[name]), mode): timed.timing(name).inputs_per_second
+        (type(timed.candidates[name].network), mode): timed.timing(name).inputs_per_second
         for name, mode in timed.modes.items()
     }
     rows = []

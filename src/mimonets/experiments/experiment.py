@@ -1,7 +1,6 @@
 """What an experiment is: something to run, and numbers to put beside the paper's."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from mimonets._files import write_text
 from mimonets._messages import first_line
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row
+from mimonets.experiments.plan import Plan
 
 Record = dict[str, Any]
 
@@ -41,8 +41,13 @@ class Experiment:
     needs_gpu: bool = False
     measure: Callable[[RunOptions], tuple[Sequence[Row], Record]]  # the rows, and what led there
     draw: Callable[[Record, Path], object] | None = None
-    commands: tuple[str, ...] = ()  # the same by hand, run by run
-    plan: Any = None  # the Plan it trains by, if it trains
+    plan: Plan | None = None  # what it trains by, if it trains
+
+    @property
+    def commands(self) -> list[str]:
+        """The same by hand, run by run; none if it trains nothing."""
+        trials = () if self.plan is None else self.plan.trials
+        return [command for trial in trials for command in trial.commands()]
 
     def run(self, options: RunOptions) -> Record:
         """Measure, and put everything down that a reader needs to check it."""
@@ -78,10 +83,45 @@ class Experiment:
                 f"or choose another --out."
             ) from error
 
-    def write(self, record: Record, folder: Path) -> list[Path]:
-        """Write the record as JSON and, where there is one, the plot; returns the paths."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def check_result_stays(self, folder: Path, scale: float) -> None:
+        """Refuse, before anything is trained, to replace a result by one of other runs."""
         path = folder / f"{self.name}.json"
+        earlier = self.result_in(folder)
+        if not earlier.get("runs"):
+            return
+        before = earlier.get("scale", 1.0)
+        if before != scale:
+            raise ValueError(
+                f"{path} was trained with --scale {before:g}, and would be replaced by one with "
+                f"{scale:g}: choose another --out."
+            )
+        known = self._present_names(scale)
+        foreign = [run["trial"] for run in earlier["runs"] if run["trial"] not in known]
+        if foreign:
+            raise ValueError(
+                f"{path} has runs of {foreign[0]}, which is no trial of {self.name} any more: it "
+                f"would lose them, so choose another --out."
+            )
+
+    def write(self, record: Record, folder: Path) -> list[Path]:
+        """Write the record as JSON and, where there is one, the plot; returns the paths.
+
+        Refuses to replace a result in the folder by one without some of its runs.
+        """
+        now = self._present_names(record.get("scale", 1.0))
+
+        def key(run: Record) -> tuple[str, int]:
+            return str(now.get(run["trial"], run["trial"])), run["seed"]
+
+        path = folder / f"{self.name}.json"
+        here = {key(run) for run in record.get("runs", [])}
+        gone = [run for run in self.runs_in(folder) if key(run) not in here]
+        if gone:
+            raise ValueError(
+                f"{len(gone)} runs of {path} are not in --runs, such as {gone[0]['trial']}/seed-"
+                f"{gone[0]['seed']}, and would be lost: --add keeps them; or choose another --out."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(record, indent=1) + "\n")
         if self.draw is None:
             return [path]
@@ -89,11 +129,7 @@ class Experiment:
         self.draw(record, plot)
         return [path, plot]
 
-
-def verdicts(record: Record) -> dict[str, int]:
-    """Count how often each verdict was given.
-
-    >>> verdicts({"rows": [{"verdict": "reproduced"}, {"verdict": "reproduced"}]})
-    {'reproduced': 2}
-    """
-    return dict(Counter(row["verdict"] for row in record["rows"]))
+    def _present_names(self, scale: float) -> dict[str, str]:
+        """Give the names of all trials by these and their former ones."""
+        trials = () if self.plan is None else self.plan.scaled(scale).trials
+        return {name: trial.name for trial in trials for name in trial.names}

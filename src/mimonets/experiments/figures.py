@@ -8,7 +8,6 @@ from typing import Any
 
 from mimonets._figure import legend_below, new_axes, new_figure, save_figure
 from mimonets.experiments.experiment import Record
-from mimonets.experiments.labels import name_points
 
 PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
 
@@ -38,37 +37,64 @@ def draw_against_macs(record: Record, path: Path) -> Path:
 def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float = 1.0) -> Any:
     """Draw accuracy against what an answer costs, on a logarithmic scale, one line per group.
 
-    Every row is named where it stands. Rows of several variants, such as lengths of training, get a
-    panel for each (rows without one are left out), and a legend names the groups, of which "a + b"
-    has the colour of "a".
+    Rows of several variants, such as lengths of training, get a panel for each (rows without one
+    are then left out). A legend names the groups, of which "a + b" has the colour of "a". In a
+    single panel a number beside a point says how many inputs share a pass.
     """
-    variants = dict.fromkeys(row["variant"] for row in rows if row.get("variant"))
-    if not variants:
-        figure, axes = new_axes(width=7.6, height=5.0)
-        if rows:  # else nothing has been run yet
-            _draw_groups(axes, rows, x, unit, _colours(rows))
-            _scale(axes, *name_points(axes, rows, x, unit, _colours(rows)), unit)
-        _label(axes, label)
-        return figure
-    rows = [row for row in rows if row.get("variant")]
-    figure = new_figure(2.0 + 2.9 * len(variants), 4.4)
-    limits = min(row[x] for row in rows) / 1.25, max(row[x] for row in rows) * 1.25
+    variants = dict.fromkeys(row["variant"] for row in rows if row.get("variant")) or {"": None}
+    rows = [row for row in rows if row.get("variant", "") in variants]
+    figure = new_figure(max(7.6, 2.0 + 2.9 * len(variants)), 4.4)
     colours = _colours(rows)
     markers = _markers(colours)
     for place, variant in enumerate(variants, start=1):
         axes = figure.add_subplot(1, len(variants), place)
-        some = [row for row in rows if row.get("variant") == variant]
+        some = [row for row in rows if row.get("variant", "") == variant]
         _draw_groups(axes, some, x, unit, colours)
-        _scale(axes, *limits, unit)
-        _label(axes, label)
+        if not variant:
+            _number_points(axes, some, x, unit)
+        if rows:  # else nothing has been run yet
+            low, high = min(row[x] for row in rows), max(row[x] for row in rows)
+            _scale(axes, low / 1.25, high * 1.25, unit)
+        _label(axes, label if variant else f"{label} (beside points: inputs per pass)")
         axes.set_title(variant, fontsize=9)
         axes.tick_params(labelsize=8)
     handles = [
         axes.plot([], [], color=colour, marker=markers[group], label=group)[0]
         for group, colour in colours.items()
     ]
+    if any("paper" in row for row in rows):
+        handles += axes.plot([], [], **PAPER_STYLE, label="the paper's value")
     legend_below(figure, handles)
     return figure
+
+
+def _number_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float) -> None:
+    """Write inputs per pass beside the points; those that lie close together share a label."""
+    bottom, top = axes.get_ylim()
+    places: list[list[dict[str, Any]]] = []
+    for row in rows:
+        if row.get("streams", 1) > 1:
+            near = [
+                some
+                for some in places
+                if abs(math.log(row[x] / some[0][x])) < 0.1
+                and abs(row["ours"] - some[0]["ours"]) < 0.06 * (top - bottom)
+            ]
+            if near:
+                near[0].append(row)
+            else:
+                places.append([row])
+    for some in places:
+        numbers = sorted({row["streams"] for row in some})
+        right, low = max(row[x] for row in some), min(row["ours"] for row in some)
+        axes.annotate(
+            ", ".join(map(str, numbers)),
+            (right / unit, low),
+            (4, -9),
+            textcoords="offset points",
+            fontsize=7,
+            color="dimgray",
+        )
 
 
 def _scale(axes: Any, low: float, high: float, unit: float) -> None:

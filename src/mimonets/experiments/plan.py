@@ -4,49 +4,28 @@ A file in ``plans/`` is one experiment; a new file is found by itself. Its ``tri
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
 number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
 the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
-on damaged images and on those foreign ones. ``averages`` are over all rows whose titles begin
-with ``over``, where * stands for anything; ``differences`` are the points by which the row titled
-``of``, a trial or an average, lies above the one titled ``from``. In plots, rows of a ``group``
-form a line, groups "a" and "a + b" share a colour, and every ``variant`` has a panel.
+on damaged images and on those foreign ones. A trial whose code is gone names the last commit that
+has it as ``removed``: its recorded runs stay in the result, and it is not trained. ``averages`` are
+over all rows whose titles begin with ``over``, where * stands for anything; ``differences`` are the
+points by which the row titled ``of``, a trial or an average, lies above the one titled ``from``. In
+plots, rows of a ``group`` form a line, groups "a" and "a + b" share a colour, and every ``variant``
+has a panel.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
 from mimonets._messages import did_you_mean, shorten
-from mimonets._operating_point import OperatingPoint
+from mimonets._operating_point import OperatingPoint, stream_points
 from mimonets.models import find_point, operating_points
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.families import former_names
-
-# What may stand in a plan, and of which type it is.
-Keys = Mapping[str, type[Any] | tuple[type[Any], ...]]
-DESCRIPTION: Keys = {
-    "source": str,
-    "title": str,
-    "effort": str,
-    "order": int,
-    "needs_gpu": bool,
-    "axis": str,
-}
-PLAN_KEYS: Keys = {
-    **DESCRIPTION,
-    **{"trials": list, "averages": list, "differences": list},
-    **{"shared": dict, "templates": list},  # templates: anchors for YAML's <<
-}
-TRIAL_KEYS: Keys = {
-    **{"title": str, "recipe": str, "set": dict, "seeds": int, "modes": list, "paper": dict},
-    **{"group": str, "variant": str, "our_recipe": bool, "scaled_down": bool, "note": str},
-    **{"teacher": str, "foreign": str},
-}
-AVERAGE_KEYS: Keys = {"title": str, "over": str, "paper": (int, float, list), "note": str}
-DIFFERENCE_KEYS: Keys = {"title": str, "of": str, "from": str, "paper": (int, float)}
 
 Value = tuple[float, float | None]  # mean and deviation
 
@@ -69,10 +48,14 @@ class Trial:
     note: str = ""
     teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
     foreign: str = ""  # images of no class: judge the network on these and on damaged ones too
+    removed: str = ""  # the last commit that can train it, if this one cannot
 
     @cached_property
     def points(self) -> tuple[OperatingPoint, ...]:
         """Operating points to test: by default those with the most inputs per pass."""
+        if self.removed:  # there is no network to ask
+            modes = self.only_modes or (1,)
+            return tuple(p for p in stream_points(max(modes)) if p.number in modes)
         network = self.load(0).model
         if self.only_modes is not None:
             return tuple(find_point(network, mode) for mode in self.only_modes)
@@ -96,6 +79,8 @@ class Trial:
 
     def commands(self) -> list[str]:
         """Say how to train it by hand, into the folders that ``mimonets reproduce`` looks in."""
+        if self.removed:
+            return []
         changes = "".join(f" --set {setting}" for setting in self.settings)
         place = f"runs/reproduce/{self.name}"
         if not self.teacher and len(self.seeds) > 1:
@@ -114,6 +99,8 @@ class Trial:
 
     def scaled(self, factor: float) -> "Trial":
         """Train for a fraction of the epochs and steps, in folders of its own."""
+        if self.removed:
+            return replace(self, name=f"{self.name},scale={factor:g}", scaled_down=True)
         train = self.load(0).train
         shorter = {"epochs": train.epochs, "steps": train.steps}
         if train.warmup >= 1:  # in steps; else it is a fraction of them
@@ -200,6 +187,28 @@ def plan_names() -> list[str]:
     )
 
 
+Keys = Mapping[str, tuple[type[Any], ...]]  # what may stand in a part of a plan, by its types
+
+
+def _simple_keys(part: type[Any]) -> Keys:
+    """List the fields that stand in a plan as they are; names are made."""
+    simple = [field for field in fields(part) if field.type in (str, int, bool)]
+    return {field.name: (cast(type, field.type),) for field in simple if field.name != "name"}
+
+
+PLAN_KEYS: Keys = {
+    **_simple_keys(Plan),
+    **dict.fromkeys(("trials", "averages", "differences"), (list,)),
+    **{"shared": (dict,), "templates": (list,)},  # templates: anchors for YAML's <<
+}
+TRIAL_KEYS: Keys = {
+    **_simple_keys(Trial),
+    **{"set": (dict,), "seeds": (int,), "modes": (list,), "paper": (dict,)},
+}
+AVERAGE_KEYS: Keys = {**_simple_keys(Average), "paper": (int, float, list)}
+DIFFERENCE_KEYS: Keys = {**dict.fromkeys(("title", "of", "from"), (str,)), "paper": (int, float)}
+
+
 @cache
 def _load(name: str, text: str) -> Plan:
     where = f"The plan {name}"
@@ -228,7 +237,7 @@ def _load(name: str, text: str) -> Plan:
             )
     return Plan(
         name=name,
-        **{key: content[key] for key in DESCRIPTION if key in content},
+        **{key: content[key] for key in _simple_keys(Plan) if key in content},
         trials=made,
         averages=tuple(
             Average(**{**one, "paper": _value(where, one["paper"]) if "paper" in one else None})
@@ -250,18 +259,14 @@ def _check(where: str, content: object, known: Keys, needed: tuple[str, ...] = (
     ]
     problems += [f"{key!r} is missing" for key in needed if content.get(key) in (None, "", [])]
     problems += [
-        f"{key!r} must be of type {' or '.join(one.__name__ for one in _types(known[key]))}, not "
+        f"{key!r} must be of type {' or '.join(one.__name__ for one in known[key])}, not "
         f"{shorten(repr(value), 40)}"
         for key, value in content.items()
         if key in known
-        and (not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is int))
+        and (not isinstance(value, known[key]) or (isinstance(value, bool) and int in known[key]))
     ]
     if problems:
         raise ValueError(f"{where}: {'; '.join(problems)}.")
-
-
-def _types(known: type[Any] | tuple[type[Any], ...]) -> tuple[type[Any], ...]:
-    return known if isinstance(known, tuple) else (known,)
 
 
 def _trial(where: str, content: Mapping[str, Any]) -> Trial:
@@ -275,20 +280,12 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
     changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
     changes += ",taught" if "teacher" in content else ""
     return Trial(
+        **{key: content[key] for key in _simple_keys(Trial) if key in content},
         name=content["recipe"] + changes,
-        title=content["title"],
-        recipe=content["recipe"],
         settings=settings,
         seeds=tuple(range(content.get("seeds", 1))),
         only_modes=None if modes is None else tuple(modes),
         paper={mode: _value(where, value) for mode, value in papers.items()},
-        group=content.get("group", ""),
-        variant=content.get("variant", ""),
-        our_recipe=content.get("our_recipe", False),
-        scaled_down=content.get("scaled_down", False),
-        note=content.get("note", ""),
-        teacher=content.get("teacher", ""),
-        foreign=content.get("foreign", ""),
     )
 
 

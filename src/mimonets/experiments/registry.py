@@ -10,12 +10,12 @@ from typing import Any
 
 from mimonets._messages import did_you_mean
 from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
+from mimonets.experiments.bounds_plots import plot_bounds, plot_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record
 from mimonets.experiments.figures import DRAWINGS
 from mimonets.experiments.plan import Plan, load_plan, plan_names, read_plan
 from mimonets.experiments.trained import measure_plan
-from mimonets.theory import plot_bounds, plot_relu_kernel
 
 # What the paper shows without numbers of its own, and where those that belong to it are.
 ELSEWHERE = {
@@ -79,7 +79,6 @@ def trained(plan: Plan) -> Experiment:
         needs_gpu=plan.needs_gpu,
         measure=partial(measure_plan, plan),
         draw=DRAWINGS[plan.axis],
-        commands=tuple(line for trial in plan.trials for line in trial.commands()),
         plan=plan,
     )
 

@@ -1,88 +1,83 @@
 """``mimonets reproduce NAME --speed``: inputs per second of every network of a plan."""
 
-import re
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
 from torch import nn
 
 from mimonets._figure import save_figure
-from mimonets._operating_point import OperatingPoint
+from mimonets.evaluation.bench import BenchSettings, Candidate, race_candidates
 from mimonets.evaluation.macs import count_macs
 from mimonets.evaluation.memory import peak_memory
 from mimonets.evaluation.provenance import environment
-from mimonets.evaluation.throughput import Contender, race
+from mimonets.evaluation.throughput import Timing
 from mimonets.experiments.experiment import Record
 from mimonets.experiments.figures import against_cost
 from mimonets.experiments.plan import Plan
 from mimonets.experiments.trained import row_titles
-from mimonets.inference import Engine, export
-from mimonets.models import fixed_at
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode
 from mimonets.recipes.execute import make_model
 
-ENGINES = ("eager", "onnxruntime", "openvino")  # float32: each answers what PyTorch does
-BATCH_SIZE = 64
-ROUNDS, WARM_UP = 9, 2
+SETTINGS = BenchSettings(
+    batch_size=64,
+    rounds=9,
+    threads=1,
+    engines=("eager", "onnxruntime", "openvino"),  # float32: each answers what PyTorch does
+    keep_memory=False,
+)
 
 
 def measure_plan_speed(
     plan: Plan,
-    folder: Path,
     only: str = "",
-    rounds: int = ROUNDS,
+    settings: BenchSettings = SETTINGS,
     after_round: Callable[[], object] = lambda: None,
 ) -> Record:
-    """Race the networks of a plan, with random weights, in every engine.
+    """Race the networks of a plan, with random weights, in every engine; take CPU time.
 
-    Trials that share a network, and differ in training alone, share its measurement.
+    Speed does not depend on the weights: trials that share a network, and differ in training alone,
+    share its measurement.
 
     Args:
-        folder: an empty one, for exported networks.
         only: measure only trials with this in their name.
-        rounds: how often each is timed.
+        settings: batch size, rounds, threads and engines.
         after_round: called after each round and each of the two to warm up, for a progress bar.
     """
-    found: dict[tuple[Any, int], list[str]] = {}
-    candidates: dict[tuple[Any, int], Candidate] = {}
+    titles: dict[tuple[Any, int], list[str]] = {}
+    candidates: dict[tuple[Any, int], list[Candidate]] = {}  # one for each engine
     for trial in plan.trials:
-        if only not in trial.name:
+        if only not in trial.name or trial.removed:
             continue
         model = make_model(trial.load(0)).eval()
+        inputs = model.example_inputs(settings.batch_size)
         for point, title in row_titles(trial):
             key = (model.config, point.number)
-            candidates.setdefault(key, Candidate(title, model, point))
-            found.setdefault(key, []).append(title)
+            titles.setdefault(key, []).append(title)
+            candidates[key] = [Candidate(model, point, one, inputs) for one in settings.engines]
     if not candidates:
         raise ValueError(f"{plan.name} has no trial with {only!r} in its name to time.")
-    rows = measure_speeds(
-        list(candidates.values()),
-        folder,
-        ENGINES,
-        batch_size=BATCH_SIZE,
-        rounds=rounds,
-        after_round=after_round,
-    )
+    named = {
+        f"{one.engine}: {titles[key][0]}": one for key in candidates for one in candidates[key]
+    }
+    timings = race_candidates(named, settings, after_round=after_round, clock=time.process_time)
+    found = {timing.name: timing for timing in timings}
     return {
         "experiment": plan.name,
         "title": f"{plan.title}: speed",
         "environment": environment(),
-        "batch_size": BATCH_SIZE,
-        "threads": 1,
+        "batch_size": settings.batch_size,
+        "threads": settings.threads,
         "clock": "CPU time",
-        "engines": list(ENGINES),
+        "engines": list(settings.engines),
         "rows": [
-            {**row, "what": title}
-            for (key, titles), row in zip(found.items(), rows, strict=True)
-            for title in titles
+            {"what": title, **row}
+            for key, (one, *_) in candidates.items()
+            for row in [_row(one, {e: found[f"{e}: {titles[key][0]}"] for e in settings.engines})]
+            for title in titles[key]
         ],
     }
 
@@ -120,54 +115,20 @@ def draw_against_speed(record: Record, speeds: Record, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A network at one operating point: something a user could run."""
-
-    name: str
-    network: Any
-    point: OperatingPoint
-
-    @property
-    def exported(self) -> Any:
-        """The network as exports and engines take it."""
-        return fixed_at(self.network, self.point)
-
-
-def measure_speeds(
-    candidates: Sequence[Candidate],
-    folder: Path,
-    engines: Sequence[str] = ENGINES,
-    *,
-    batch_size: int = 64,
-    rounds: int = 9,
-    after_round: Callable[[], object] = lambda: None,
-) -> list[dict[str, Any]]:
-    """Race all candidates in every engine on one thread; one row of plain data for each.
-
-    Seconds are CPU time, which others on the machine disturb little. Speed does not depend on the
-    weights, so networks need not be trained.
-
-    Args:
-        candidates: their names must differ.
-        folder: an empty one, for exports.
-        engines: of :data:`ENGINES`; the best of them is named in each row.
-        batch_size: inputs of a call, for all alike.
-        rounds: how often each is timed, in turn with the others.
-        after_round: called after each round, for a progress bar.
-    """
-    with one_thread():
-        contenders = [
-            Contender(f"{engine}: {one.name}", _runner(one, engine, folder, batch_size), batch_size)
-            for one in candidates
-            for engine in engines
-        ]
-        raced = race(contenders, rounds=rounds, after_round=after_round, clock=time.process_time)
-        timings = {timing.name: timing for timing in raced}
-    return [
-        _row(one, {engine: timings[f"{engine}: {one.name}"] for engine in engines}, batch_size)
-        for one in candidates
-    ]
+def _row(one: Candidate, timings: dict[str, Timing]) -> Record:
+    """Describe the speed of a network at one operating point, from its timings by engine."""
+    best = max(timings, key=lambda engine: timings[engine].inputs_per_second)
+    with eval_mode(one.model):
+        peak = peak_memory(one.in_pytorch)
+    return {
+        "inputs_per_second": timings[best].inputs_per_second,
+        "engine": best,
+        "quartiles": list(timings[best].spread),
+        "engines": {name: timing.inputs_per_second for name, timing in timings.items()},
+        "macs": count_macs(one.model, one.point.number).paper,
+        "weight_bytes": weight_bytes(one.model),
+        "peak_bytes": peak,
+    }
 
 
 def weight_bytes(network: nn.Module) -> int:
@@ -178,44 +139,3 @@ def weight_bytes(network: nn.Module) -> int:
     """
     held = {t.data_ptr(): t for t in chain(network.parameters(), network.buffers())}
     return sum(tensor.numel() * tensor.element_size() for tensor in held.values())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _runner(one: Candidate, engine: str, folder: Path, batch_size: int) -> Callable[[], object]:
-    inputs = one.network.example_inputs(batch_size).numpy()
-    active = one.point.inputs_per_pass
-    source: Any = one.exported
-    if engine != "eager":
-        source = folder / re.sub(r"[^A-Za-z0-9=.]+", "-", one.name).strip("-")
-        if not source.is_dir():
-            print(f"exporting {one.name}", file=sys.stderr, flush=True)
-            export(one.exported, source, modes=[active], measure=False)
-    run = Engine(source, "torch" if engine == "eager" else engine, threads=1)
-    return lambda: run(inputs, active)
-
-
-def _row(one: Candidate, timings: dict[str, Any], batch_size: int) -> dict[str, Any]:
-    best = max(timings, key=lambda engine: timings[engine].inputs_per_second)
-    images = one.network.example_inputs(batch_size)
-    with evaluating(one.network):
-        peak = peak_memory(lambda: one.network(images, **one.point.options))
-    return {
-        "what": one.name,
-        "inputs_per_second": timings[best].inputs_per_second,
-        "engine": best,
-        "quartiles": list(timings[best].spread),
-        "engines": {name: timing.inputs_per_second for name, timing in timings.items()},
-        "macs": count_macs(one.network, one.point.number).paper,
-        "weight_bytes": weight_bytes(one.network),
-        "peak_bytes": peak,
-    }

@@ -15,9 +15,9 @@ from mimonets.evaluation.provenance import environment
 from mimonets.experiments.compare import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
-from mimonets.experiments.uncertain import measure_uncertainty, uncertainty_rows
+from mimonets.experiments.robustness import judge_everywhere, uncertainty_rows
 from mimonets.recipes import data_settings
-from mimonets.recipes.execute import measure_run, run_recipe
+from mimonets.recipes.execute import measure_run, open_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
@@ -36,7 +36,8 @@ def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
             f"{', '.join(_label(*job) for job in jobs[:3])}, ..."
         )
     if options.train:
-        for trial, seed in sorted(jobs, key=lambda job: job[1]):  # first all with the first seed
+        here = [job for job in jobs if not job[0].removed]
+        for trial, seed in sorted(here, key=lambda job: job[1]):  # first all with the first seed
             if options.only in _label(trial, seed) and not _earlier_run(trial, seed, options):
                 for teacher in plan.teachers_of(trial):
                     train_and_test(teacher, seed, options)
@@ -88,7 +89,8 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
         accuracies = ", ".join(f"{found.accuracy:.2%} ({p.name})" for p, found, _ in measured)
         options.tell(f"tested {_label(trial, seed)}: {accuracies}")
     if trial.foreign and not (folder / UNCERTAINTY).exists():
-        judged = measure_uncertainty(folder, trial.modes, trial.foreign, options.data_dir, data)
+        model, batches = open_run(folder, "test", data)
+        judged = judge_everywhere(model, batches, trial.modes, trial.foreign, options.data_dir)
         write_text(folder / UNCERTAINTY, json.dumps(judged, indent=1) + "\n")
 
 
@@ -191,7 +193,7 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
         if trial.foreign:
             judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
             macs = found[0]["macs"] if found else None
-            rows += uncertainty_rows(title, mode, judged, trial.group, macs)
+            rows += uncertainty_rows(title, point, judged, trial.group, macs)
     return rows
 
 

@@ -11,19 +11,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mimonets.inference.cpu import cpu_features
     from mimonets.inference.engine import BACKENDS, Engine
+    from mimonets.inference.export_folder import ExportOptions
     from mimonets.inference.exporting import export
     from mimonets.inference.manifest import Manifest, read_manifest
 
 _WHERE = {
     "BACKENDS": "engine",
     "Engine": "engine",
+    "ExportOptions": "export_folder",
     "Manifest": "manifest",
     "cpu_features": "cpu",
     "export": "exporting",
     "read_manifest": "manifest",
 }
 
-__all__ = ["BACKENDS", "Engine", "Manifest", "cpu_features", "export", "read_manifest"]
+__all__ = [
+    "BACKENDS",
+    "Engine",
+    "ExportOptions",
+    "Manifest",
+    "cpu_features",
+    "export",
+    "read_manifest",
+]
 
 
 def __getattr__(name: str) -> object:

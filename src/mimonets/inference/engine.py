@@ -14,6 +14,7 @@ import numpy as np
 
 from mimonets._inputs import Array, InputSpec
 from mimonets._memory import keep_freed_memory
+from mimonets._operating_point import OperatingPoint
 from mimonets.inference.manifest import Manifest, read_manifest
 
 Run = Callable[[Array, Array | None], Array]  # whole groups of one mode, and a mask for sequences
@@ -107,6 +108,11 @@ class Engine:
     def modes(self) -> tuple[int, ...]:
         """The numbers of active streams that were exported, ascending."""
         return tuple(mode.active_streams for mode in self.manifest.modes)
+
+    @property
+    def operating_points(self) -> list[OperatingPoint]:
+        """The exported ways to run the network, slow to fast, as accurate as this engine is."""
+        return self.manifest.points_in(self.backend if "int8" in self.backend else "float32")
 
     @property
     def input_spec(self) -> InputSpec:

@@ -7,43 +7,61 @@ PyTorch: a folder that exists is a folder that answers as the network does.
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from mimonets._extras import install_line
-from mimonets._inputs import InputSpec
 from mimonets._messages import did_you_mean
-from mimonets.inference.exporter import Batch, Exporter
-from mimonets.inference.manifest import Manifest, Mode, is_only_an_export
-from mimonets.inference.quantise import quantise
+from mimonets.inference.export_folder import Batch, ExportFolder, ExportOptions
+from mimonets.inference.manifest import Manifest, PointRecord, is_only_an_export
+from mimonets.inference.quantise import INT8_WRITERS
 from mimonets.inference.torch_runtime import check_finite, describe
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 
 FORMATS = ("onnx", "openvino", "pt2")
-INT8 = ("onnxruntime", "openvino")
-TOLERANCE = 1e-4  # of the largest answer; float32 graphs agree to about 1e-6
+Export = TypeVar("Export", bound=Callable[..., Path])
 
 
+def _take_old_keywords(function: Export) -> Export:
+    """Let ``export`` take the keywords of version 0.2.0, with a warning, for one version."""
+
+    @wraps(function)
+    def export(*arguments: Any, **keywords: Any) -> Path:
+        names = {field.name for field in fields(ExportOptions)}
+        old = {name: keywords.pop(name) for name in names & keywords.keys()}
+        moved = [f"{name}=... is now options=ExportOptions({name}=...)" for name in sorted(old)]
+        int8 = keywords.get("int8")
+        named = isinstance(int8, Sequence) and bool(int8) and isinstance(int8[0], str)
+        if "calibration" in keywords or isinstance(int8, bool) or named:
+            calibration = keywords.pop("calibration", None)
+            keywords["int8"] = None if not int8 else () if calibration is None else calibration
+            if named:
+                old["int8_runtimes"] = int8
+            moved.append("int8=True with calibration=batches is now int8=batches")
+        if moved:
+            warnings.warn("; ".join(moved) + ".", DeprecationWarning, stacklevel=2)
+            keywords["options"] = replace(keywords.get("options") or ExportOptions(), **old)
+        return function(*arguments, **keywords)
+
+    return cast(Export, export)
+
+
+@_take_old_keywords
 def export(
     model: Any,
     folder: str | os.PathLike[str],
     *,
     formats: Sequence[str] = ("onnx",),
-    int8: bool | Sequence[str] | None = None,
-    calibration: Iterable[Any] | None = None,
-    evaluation: Iterable[Batch] | None = None,
-    validation: Iterable[Batch] | None = None,
-    accuracy: Mapping[int, float] | None = None,
-    max_loss: float = 0.3,
     modes: Sequence[int] | None = None,
-    inputs: Any = None,
-    input_spec: InputSpec | None = None,
-    tolerance: float = TOLERANCE,
+    int8: Iterable[Any] | None = None,
+    evaluation: Iterable[Batch] | None = None,
     measure: bool = True,
-    tell: Callable[[str], object] = lambda line: None,
+    options: ExportOptions | None = None,
 ) -> Path:
     """Write all modes of ``model`` into ``folder``, with one file of weights for all of them.
 
@@ -53,52 +71,53 @@ def export(
             a saved model, or the name of one that ships with the package.
         folder: made if it is not there; an earlier export in it is replaced.
         formats: ``"onnx"`` (what ONNX Runtime and OpenVINO run), ``"openvino"``, ``"pt2"``.
-        int8: also write int8 graphs; True for all runtimes that are installed, or their names.
-        calibration: int8: batches of inputs, or of (inputs, labels), from the training data.
+        modes: numbers of active streams; by default all.
+        int8: also write int8 graphs, calibrated on these batches of inputs, or of (inputs, labels),
+            from the training data.
         evaluation: batches of (inputs, labels), or (tokens, mask, labels): the accuracy of every
             mode is measured on them and written into the manifest. int8 needs it.
-        validation: other batches of (inputs, labels), neither trained nor evaluated on: which
-            confidence of a fast answer makes a slow one worth it is calibrated on them.
-        accuracy: active streams -> fraction right, where it is known from elsewhere.
-        max_loss: int8: the loss of accuracy, in points, above which nothing is written.
-        modes: numbers of active streams; by default all.
-        inputs: real inputs to compare with PyTorch on; random ones by default.
-        input_spec: what an input is, if the model does not know.
-        tolerance: largest difference from PyTorch, relative to the largest answer.
         measure: also time every mode, for the manifest.
-        tell: called with a line for each step, for a progress display.
+        options: everything else.
 
     Returns:
         The folder. Raises a ``ValueError`` of one sentence, and writes nothing, if the network
         cannot be exported, is not finite, or an exported mode answers differently.
     """
+    options = options or ExportOptions()
     folder = Path(folder).resolve()  # "." has a parent too
-    _check_arguments(folder, formats, max_loss)
+    _check_arguments(folder, formats, options.max_loss)
     if isinstance(model, str | os.PathLike):
         from mimonets.checkpoints import load
         from mimonets.checkpoints.shipped import find_folder
 
         model = load(find_folder(model))
-    manifest = describe(model, input_spec)
+    manifest = describe(model, options.input_spec)
     manifest = replace(manifest, modes=_chosen_modes(manifest, modes))
     check_finite(model)
-    runtimes = _int8_runtimes(int8, calibration, evaluation)
+    calibration = [int8] if hasattr(int8, "shape") else list(int8 or ())  # one batch, or several
+    evaluation = None if evaluation is None else list(evaluation)
+    runtimes = []
+    if int8 is not None:
+        if not calibration or evaluation is None:
+            raise ValueError(
+                "int8=... takes batches of training inputs to calibrate on, and evaluation=... "
+                "batches of inputs and labels: without them nobody knows what it costs."
+            )
+        runtimes = _int8_runtimes(options.int8_runtimes)
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        with evaluating(model, inference=False):
-            work = Exporter(model, part, manifest, inputs, tolerance, tell)
+        with eval_mode(model, inference=False):
+            work = ExportFolder(model, part, manifest, options)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
-            if accuracy is not None:
-                work.enter_accuracy(accuracy)
+            if options.accuracy is not None:
+                work.enter_accuracy(options.accuracy)
             if evaluation is not None:
-                evaluation = list(evaluation)
-                work.measure_accuracy(evaluation)
-            if validation is not None:
-                work.calibrate_cascade(list(validation))
-            calibration = list(calibration or ())
+                work.measure_accuracies(evaluation)
+            if options.validation is not None:
+                work.calibrate_cascade(list(options.validation))
             for runtime in runtimes:
-                quantise(work, runtime, calibration, list(evaluation or ()), max_loss)
+                work.write_int8(runtime, calibration, evaluation or ())
             if measure:
                 work.measure_times()
             work.finish(formats)
@@ -142,7 +161,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _chosen_modes(manifest: Manifest, modes: Sequence[int] | None) -> tuple[Mode, ...]:
+def _chosen_modes(manifest: Manifest, modes: Sequence[int] | None) -> tuple[PointRecord, ...]:
     known = [mode.active_streams for mode in manifest.modes]
     for mode in modes or ():
         if mode not in known:
@@ -153,26 +172,20 @@ def _chosen_modes(manifest: Manifest, modes: Sequence[int] | None) -> tuple[Mode
     return tuple(mode for mode in manifest.modes if not modes or mode.active_streams in modes)
 
 
-def _int8_runtimes(
-    int8: bool | Sequence[str] | None, calibration: object, evaluation: object
-) -> list[str]:
-    if not int8:
-        return []
-    names = INT8 if int8 is True else int8
-    for name in names:
-        if name not in INT8:
-            raise ValueError(f"int8={name!r} is not known: choose from {', '.join(INT8)}.")
+def _int8_runtimes(wanted: Sequence[str] | None) -> list[str]:
+    """Find the runtimes to write int8 graphs for: those that are wanted, or installed."""
+    for name in wanted or ():
+        if name not in INT8_WRITERS:
+            raise ValueError(
+                f"int8_runtimes={name!r} is not known: choose from {', '.join(INT8_WRITERS)}."
+            )
     packages = {"onnxruntime": ("onnxruntime",), "openvino": ("openvino", "nncf")}
-    there = [n for n in names if all(find_spec(package) for package in packages[n])]
+    names = wanted or tuple(INT8_WRITERS)
+    there = [name for name in names if all(find_spec(package) for package in packages[name])]
     missing = [name for name in names if name not in there]
-    if missing and (int8 is not True or not there):
+    if missing and (wanted or not there):
         raise ValueError(
             f"int8 for {', '.join(missing)} needs more packages: {install_line('export')}."
-        )
-    if calibration is None or evaluation is None:
-        raise ValueError(
-            "int8 needs calibration=... (batches of training inputs) and evaluation=... (batches "
-            "of inputs and labels): without them nobody knows what it costs."
         )
     return there
 

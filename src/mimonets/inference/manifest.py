@@ -13,14 +13,18 @@ from typing import Any
 
 from mimonets._files import write_text
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import OperatingPoint
+from mimonets._renamed import renamed
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
+__getattr__ = renamed(__name__)
+
 
 @dataclass(frozen=True)
-class Mode:
-    """One number of active streams, and what is known about it."""
+class PointRecord:
+    """What is known about an operating point."""
 
     active_streams: int
     macs_per_input: float | None = None  # multiply-accumulates
@@ -42,6 +46,10 @@ class Graphs:
     difference: dict[str, float] = field(default_factory=dict)  # from eager, relative, per mode
     notes: dict[str, Any] = field(default_factory=dict)  # how it was quantised
 
+    def graph(self, active_streams: int, *, masked: bool) -> str:
+        """Name the file of one mode's graph, with or without a mask."""
+        return self.modes[str(active_streams)]["masked" if masked else "plain"]
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -50,7 +58,7 @@ class Manifest:
     model: str  # the name of its class
     num_streams: int
     input_spec: InputSpec
-    modes: tuple[Mode, ...]
+    modes: tuple[PointRecord, ...]
     formats: dict[str, Graphs]
     takes_mask: bool = False  # sequences: real tokens are marked
     pairs: bool = False  # two sequences per answer, which share a group
@@ -58,8 +66,26 @@ class Manifest:
     cpu: dict[str, Any] = field(default_factory=dict)  # where it was exported and measured
     threads: int | None = None  # of the measured service times
 
-    def mode(self, active_streams: int) -> Mode:
-        """Find a mode by its number of active streams."""
+    @property
+    def operating_points(self) -> list[OperatingPoint]:
+        """The exported ways to run the network, slow to fast, with their float32 accuracy."""
+        return self.points_in("float32")
+
+    def points_in(self, precision: str) -> list[OperatingPoint]:
+        """List the operating points with their accuracy in a precision, where it is known."""
+        return [
+            OperatingPoint(
+                number=record.active_streams,
+                name=f"{record.active_streams} active",
+                inputs_per_pass=self.answers_per_group(record.active_streams),
+                options={"active_streams": record.active_streams},
+                accuracy=record.accuracy.get(precision),
+            )
+            for record in self.modes
+        ]
+
+    def mode(self, active_streams: int) -> PointRecord:
+        """Find what is known about a number of active streams."""
         return next(mode for mode in self.modes if mode.active_streams == active_streams)
 
     def answers_per_group(self, active_streams: int) -> int:
@@ -114,7 +140,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             **{
                 **content,
                 "input_spec": InputSpec.from_dict(content["input_spec"]),
-                "modes": tuple(Mode(**mode) for mode in content["modes"]),
+                "modes": tuple(PointRecord(**mode) for mode in content["modes"]),
                 "formats": {name: Graphs(**g) for name, g in content["formats"].items()},
             }
         )
@@ -178,7 +204,7 @@ def find_graphs(backend: str, format_name: str, manifest: Manifest) -> Graphs:
     if format_name not in manifest.formats:
         how = f"formats=({format_name!r},)"
         if "int8" in format_name:
-            how = "int8=True, calibration=... and evaluation=..."
+            how = "int8=... and evaluation=..."
         raise ValueError(
             f"backend={backend!r} needs the format {format_name!r}, and this folder holds "
             f"{', '.join(manifest.formats)}: export the model again with {how}."

@@ -18,7 +18,9 @@ GROUPS = (1, 2, 4, 8)  # sizes of batches to time, in groups
 TOO_LONG = 2.0  # seconds of a call after which no larger batch is timed
 
 
-def accuracies(engine: Engine, batches: Iterable[tuple[Any, ...]], active_streams: int) -> float:
+def measure_accuracy(
+    engine: Engine, batches: Iterable[tuple[Any, ...]], active_streams: int
+) -> float:
     """Measure the fraction of right answers in one mode; inputs left over in a batch count too.
 
     Next-token tasks are judged by the last token that has a label.
@@ -46,7 +48,7 @@ def answers_and_labels(
     return np.concatenate(found), np.concatenate(wanted)
 
 
-def count_macs(model: nn.Module, inputs: Tensor, active_streams: int) -> float:
+def macs_per_input(model: nn.Module, inputs: Tensor, active_streams: int) -> float:
     """Count multiply-accumulates per input, as PyTorch's own counter sees them."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     # The fused attention of CPUs is not counted; the plain one is.

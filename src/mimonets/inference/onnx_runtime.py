@@ -42,7 +42,7 @@ class OnnxRuntimeBackend:
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Make the session of one mode."""
-        path = self.folder / self.graphs.modes[str(active_streams)]["masked" if masked else "plain"]
+        path = self.folder / self.graphs.graph(active_streams, masked=masked)
         session = self._session(path)
 
         def run(inputs: Array, mask: Array | None) -> Array:

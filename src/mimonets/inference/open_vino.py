@@ -39,8 +39,7 @@ class OpenVinoBackend:
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Compile the graph of one mode."""
-        which = "masked" if masked else "plain"
-        path = self.folder / self.graphs.modes[str(active_streams)][which]
+        path = self.folder / self.graphs.graph(active_streams, masked=masked)
         compiled = self.core.compile_model(str(path), "CPU", self.properties)
         requests = threading.local()  # a request answers one caller at a time
 

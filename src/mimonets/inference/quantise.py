@@ -1,113 +1,75 @@
-"""int8 graphs: static, per channel, held to the accuracy of float32 in every mode.
+"""Write int8 graphs for ONNX Runtime and OpenVINO: static, per channel.
 
 Products of 8-bit numbers are added up in 16 bits on CPUs without VNNI, and saturate: there weights
-get 7 bits. What is lost is measured; the layers that hurt most stay in float if that repairs it.
+get 7 bits. A fraction of the layers, those that int8 hurts most, can stay in float.
 """
 
-import io
-import logging
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mimonets._inputs import Array
 from mimonets.inference.cpu import cpu_features
-from mimonets.inference.trace import SharedWeights
+from mimonets.inference.manifest import Manifest
+from mimonets.inference.trace import SharedWeights, quiet
 
-if TYPE_CHECKING:
-    from mimonets.inference.exporter import Batch, Exporter
-
-FRACTIONS = (0.0, 0.125, 0.25, 0.5)  # of the layers left in float, worst first
 Feeds = dict[str, Array]
 
 
-def quantise(
-    work: "Exporter",
-    runtime: str,
-    calibration: Iterable[Any],
-    evaluation: "Sequence[Batch]",
-    max_loss: float,
-) -> None:
-    """Write int8 graphs of all modes for one runtime; refuse if a mode loses more than allowed."""
-    name = "onnx-int8" if runtime == "onnxruntime" else "openvino-int8"
-    write = _OnnxWriter(work) if runtime == "onnxruntime" else _OpenVinoWriter(work)
-    batches = [_parts(batch) for batch in calibration]
-    modes = [mode.active_streams for mode in work.manifest.modes]
-    # All modes first: a folder without the graphs of one is not opened.
-    left_in_float = {mode: write(mode, batches, FRACTIONS[0]) for mode in modes}
-    for mode in modes:
-        for fraction in FRACTIONS:
-            work.tell(f"int8 for {runtime}, {mode} active, {fraction:.0%} of the layers in float")
-            if fraction != FRACTIONS[0]:
-                left_in_float[mode] = write(mode, batches, fraction)
-            work.add(name, {str(m): write.graphs[m] for m in modes}, *write.more)
-            accuracy = work.accuracy_of(f"{runtime}-int8", evaluation, mode)
-            loss = 100 * (work.manifest.mode(mode).accuracy["float32"] - accuracy)
-            if loss <= max_loss:
-                break
-        else:
-            raise ValueError(
-                f"int8 in {runtime} costs {loss:.2f} points of accuracy with {mode} active, and "
-                f"max_loss allows {max_loss:g}; nothing was written. Calibrate with more inputs, "
-                f"raise max_loss, or leave int8 out."
-            )
-    work.note(
-        name,
-        {
-            "calibration_inputs": sum(len(inputs) for inputs, _ in batches),
-            "weights": "per channel",
-            "reduced_range": not cpu_features()["vnni"],
-            "left_in_float": {str(mode): names for mode, names in left_in_float.items() if names},
-        },
-    )
+class Int8Writer:
+    """Writes the int8 graphs of an export, mode by mode; shared by both runtimes.
 
+    Args:
+        folder: the export, with the ONNX graphs that ``manifest`` names.
+        calibration: batches of inputs, or of (inputs, labels) or (tokens, mask, labels).
+    """
 
-class _Writer:
-    """Writes the int8 graphs of a mode; shared by both runtimes."""
-
+    name = ""  # of the format, and of its folder
+    suffix = ""
     more: tuple[str, ...] = ()  # files beside the graphs
 
-    def __init__(self, work: "Exporter") -> None:
-        self.work = work
-        self.graphs: dict[int, dict[str, str]] = {}
-        self.sources = work.manifest.formats["onnx"].modes
-        self.folder = work.folder / self.name
+    def __init__(self, folder: Path, manifest: Manifest, calibration: Iterable[Any]) -> None:
+        self.export = folder
+        self.manifest = manifest
+        self.batches = [_inputs_and_mask(batch) for batch in calibration]
+        self.graphs: dict[str, dict[str, str]] = {}  # active streams -> its graphs
+        self.left_in_float: dict[str, list[str]] = {}  # active streams -> layers
+        self.folder = folder / self.name
         self.folder.mkdir()
         self.vnni = cpu_features()["vnni"]
 
-    name = ""
-    suffix = ""
-
-    def __call__(
-        self, mode: int, batches: Sequence[tuple[Array, Any]], fraction: float
-    ) -> list[str]:
-        """Write the graphs of one mode; returns the layers that stay in float."""
+    def write_mode(self, active_streams: int, fraction: float) -> None:
+        """Write the graphs of one mode with a fraction of its layers, the worst, in float."""
         skipped: list[str] = []
+        mode = str(active_streams)
         self.graphs[mode] = {}
-        for which, source in self.sources[str(mode)].items():
+        for which, source in self.manifest.formats["onnx"].modes[mode].items():
             path = f"{self.name}/{Path(source).stem}{self.suffix}"
-            feeds = list(self._feeds(batches, mode, masked=which == "masked"))
-            with _quiet():
-                skipped += self.write(
-                    self.work.folder / source, self.work.folder / path, feeds, fraction
-                )
+            feeds = list(self._feeds(active_streams, masked=which == "masked"))
+            with quiet():
+                skipped += self.write(self.export / source, self.export / path, feeds, fraction)
             self.graphs[mode][which] = path
-        return sorted(set(skipped))
+        self.left_in_float[mode] = sorted(set(skipped))
+
+    def notes(self) -> dict[str, Any]:
+        """Say how it was quantised, for the manifest."""
+        return {
+            "calibration_inputs": sum(len(inputs) for inputs, _ in self.batches),
+            "weights": "per channel",
+            "reduced_range": not self.vnni,
+            "left_in_float": {mode: names for mode, names in self.left_in_float.items() if names},
+        }
 
     def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
-        """Quantise one graph."""
+        """Quantise one graph; returns the layers that stay in float."""
         raise NotImplementedError
 
-    def _feeds(
-        self, batches: Sequence[tuple[Array, Any]], mode: int, *, masked: bool
-    ) -> Iterator[Feeds]:
+    def _feeds(self, active_streams: int, *, masked: bool) -> Iterator[Feeds]:
         """Cut calibration batches into whole groups."""
-        size = self.work.manifest.answers_per_group(mode)
-        for inputs, mask in batches:
+        size = self.manifest.answers_per_group(active_streams)
+        for inputs, mask in self.batches:
             whole = inputs[np.arange(-(-len(inputs) // size) * size) % len(inputs)]
             if not masked:
                 yield {"inputs": whole}
@@ -116,15 +78,18 @@ class _Writer:
             yield {"inputs": whole, "mask": mask[np.arange(len(whole)) % len(mask)]}
 
 
-class _OnnxWriter(_Writer):
+class OnnxInt8Writer(Int8Writer):
+    """For ONNX Runtime, by its own quantiser."""
+
     name, suffix = "onnx-int8", ".onnx"
     more = ("onnx-int8/weights.bin",)
 
-    def __init__(self, work: "Exporter") -> None:
-        super().__init__(work)
+    def __init__(self, folder: Path, manifest: Manifest, calibration: Iterable[Any]) -> None:
+        super().__init__(folder, manifest, calibration)
         self.weights = SharedWeights(self.folder / "weights.bin")
 
     def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
+        """Quantise one graph."""
         import onnx
         import onnx_ir as ir
         from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
@@ -244,10 +209,13 @@ class _Reader:
         return next(self.feeds, None)
 
 
-class _OpenVinoWriter(_Writer):
+class OpenVinoInt8Writer(Int8Writer):
+    """For OpenVINO, by NNCF."""
+
     name, suffix = "openvino-int8", ".xml"
 
     def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
+        """Quantise one graph."""
         import nncf
         import openvino
 
@@ -260,7 +228,7 @@ class _OpenVinoWriter(_Writer):
             for op in model.get_ordered_ops()
             if op.get_type_name() in ("Convolution", "MatMul")
         ]
-        tokens = self.work.manifest.input_spec.kind == "tokens"
+        tokens = self.manifest.input_spec.kind == "tokens"
         fix = nncf.OverflowFix.DISABLE if self.vnni else nncf.OverflowFix.ENABLE
 
         def run(skipped: list[str]) -> Any:
@@ -299,21 +267,15 @@ class _OpenVinoWriter(_Writer):
         }
 
 
-def _parts(batch: Any) -> tuple[Array, Any]:
+INT8_WRITERS: dict[str, type[Int8Writer]] = {
+    "onnxruntime": OnnxInt8Writer,
+    "openvino": OpenVinoInt8Writer,
+}
+
+
+def _inputs_and_mask(batch: Any) -> tuple[Array, Any]:
     """Take the inputs, and the mask if there is one, out of a calibration batch."""
     if isinstance(batch, tuple | list):
         mask = np.asarray(batch[1]) if len(batch) == 3 else None
         return np.asarray(batch[0]), mask
     return np.asarray(batch), None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the quantisers' remarks and progress bars from the user."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mimonets._inputs import Array, InputSpec
 from mimonets.inference.engine import Run
-from mimonets.inference.manifest import Manifest, Mode, check_files, find_graphs
+from mimonets.inference.manifest import Manifest, PointRecord, check_files, find_graphs
 
 
 class TorchBackend:
@@ -56,8 +56,7 @@ class ProgramBackend:
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Load the program of one mode."""
-        which = "masked" if masked else "plain"
-        path = self.folder / self.graphs.modes[str(active_streams)][which]
+        path = self.folder / self.graphs.graph(active_streams, masked=masked)
         # Traced with several groups; one is as good, and every export is compared with one too.
         module = torch.export.load(path).module(check_guards=False)
 
@@ -127,7 +126,7 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
         model=name,
         num_streams=_streams(model),
         input_spec=spec,
-        modes=tuple(Mode(mode) for mode in modes),
+        modes=tuple(PointRecord(mode) for mode in modes),
         formats={},
         takes_mask=spec.kind == "tokens" and getattr(model, "takes_mask", True),
         pairs=pairs,

@@ -6,10 +6,11 @@ at the same place of ``weights.bin``.
 """
 
 import hashlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def trace(
     if masked:
         arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
         shapes["mask"] = shape
-    with _quiet(), torch.no_grad():  # networks may have shortcuts for inference
+    with quiet(), torch.no_grad():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
                 OneMode(model, active_streams, size), arguments, dynamic_shapes=shapes
@@ -59,7 +60,7 @@ def to_onnx(program: ExportedProgram, name: str) -> Any:
     from onnxscript.optimizer import fold_constants
 
     inputs = ["inputs", "mask"][: len(program.graph_signature.user_inputs)]
-    with _quiet():
+    with quiet():
         try:
             converted = torch.onnx.export(
                 program,
@@ -132,14 +133,13 @@ class SharedWeights:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporters' remarks about themselves from the user."""
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registration.level
-    registration.setLevel(logging.ERROR)
+def quiet() -> Iterator[None]:
+    """Keep the remarks and progress bars of exporters and quantisers from the user."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        registration.setLevel(level)
+        logging.disable(before)

@@ -16,22 +16,17 @@ from mimonets.layers.stream_norm import (
     recalibrate,
     untrained_modes,
 )
-from mimonets.layers.tied import Lanes, TiedConv2d, TiedLayer, TiedLinear
 from mimonets.layers.unbinding import StreamAverage, StreamUnbinding
 
 __all__ = [
     "ActivationName",
     "BatchNorm2d",
-    "Lanes",
     "ShiftedReLU",
     "SkipScale",
     "StreamAverage",
     "StreamBatchNorm",
     "StreamBatchNorm2d",
     "StreamUnbinding",
-    "TiedConv2d",
-    "TiedLayer",
-    "TiedLinear",
     "init_convolution",
     "isometry_penalty",
     "keep_mode",

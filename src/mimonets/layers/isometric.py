@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from mimonets.layers.tied import TiedConv2d
-
 # o, i output and input maps   h, w height and width of the kernel
 
 
@@ -50,17 +48,15 @@ def isometry_penalty(weight: Tensor, stride: int | tuple[int, ...] = 1) -> Tenso
 
 def total_isometry_penalty(module: nn.Module) -> Tensor:
     """Add up :func:`isometry_penalty` over all convolutions inside ``module``; 0 if it has none."""
-    kinds = (nn.Conv2d, TiedConv2d)
     penalties = []
     for name, layer in module.named_modules():
-        if not isinstance(layer, kinds):
+        if not isinstance(layer, nn.Conv2d):
             continue
-        groups = layer.groups if isinstance(layer, nn.Conv2d) else 1
-        if groups > 1 or max(layer.dilation) > 1:
+        if layer.groups > 1 or max(layer.dilation) > 1:
             raise ValueError(
-                f"The convolution {name!r} has groups={groups} and dilation={layer.dilation}, and "
-                f"the isometry penalty knows neither: replace it, or leave it out and add up "
-                f"isometry_penalty(weight, stride) over the others."
+                f"The convolution {name!r} has groups={layer.groups} and dilation="
+                f"{layer.dilation}, and the isometry penalty knows neither: replace it, or leave "
+                f"it out and add up isometry_penalty(weight, stride) over the others."
             )
         penalties.append(isometry_penalty(layer.weight, layer.stride))
     if not penalties:
@@ -86,11 +82,9 @@ class SkipScale(nn.Module):
         return self.alpha * x
 
 
-def init_convolution(layer: nn.Conv2d | TiedConv2d, *, dirac: bool = False) -> None:
+def init_convolution(layer: nn.Conv2d, *, dirac: bool = False) -> None:
     """Initialise by Kaiming's rule over outgoing connections, or as an identity (DiracInit)."""
-    if isinstance(layer, TiedConv2d):
-        layer.reset_parameters(dirac=dirac)
-    elif dirac:
+    if dirac:
         nn.init.dirac_(layer.weight)
     else:
         nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

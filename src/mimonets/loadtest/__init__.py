@@ -1,1 +1,6 @@
-"""Measure or simulate a server: arrivals, load, rules to compare with, isolation of tenants."""
+"""Measure a server or simulate one: arrivals, load, and other policies to compare with.
+
+``workloads`` makes arrival times, ``load`` sends requests at these times, ``simulator`` plays them
+through the server's own policy without a server. ``contenders`` are other policies, ``comparison``
+runs all of them, and ``demo`` is the load behind the slider of the server's page.
+"""

@@ -1,7 +1,7 @@
 """Compare rules over loads and workloads in the simulator: a table, JSON and plots."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from mimonets._config import Config, integer
 from mimonets._figure import new_figure, save_figure
 from mimonets._show import progress
 from mimonets.loadtest.contenders import contenders, fluid_bound, small_network
-from mimonets.loadtest.simulator import simulate
+from mimonets.loadtest.simulator import simulate, superposed_points
 from mimonets.loadtest.workloads import WORKLOADS, Array, read_trace, step
-from mimonets.serving.modes import Mode, ServiceTime
+from mimonets.serving.operating_points import ServedPoint, ServiceTime
 from mimonets.serving.policy import PolicySettings
 
 DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # of digits-mimoconv-dynamic
@@ -23,7 +23,7 @@ DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # of digits-mimoconv-dynamic
 class Comparison(Config):
     """What is simulated."""
 
-    modes: tuple[Mode, ...]  # most accurate first
+    points: tuple[ServedPoint, ...]  # most accurate first
     slo: float = 0.1  # seconds
     loads: tuple[float, ...] = (0.2, 0.5, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0, 4.0, 5.0)
     workload: str = "poisson"
@@ -38,7 +38,7 @@ class Comparison(Config):
         found = super().problems() + self._wrong_choice("workload", tuple(WORKLOADS))
         if not self.loads or not all(0 < load < float("inf") for load in self.loads):
             found.append(f"loads={self.loads!r} must be numbers above 0.")
-        if not self.slo > self.modes[0].time.of(1, self.modes[0].active_streams):
+        if not self.slo > self.points[0].seconds(1):
             found.append(f"slo={self.slo!r} s must be longer than a single pass takes.")
         if self.small is not None and not (0 < self.small[0] <= 1 and 0 <= self.small[1] <= 1):
             found.append(f"small={self.small!r} must be a fraction of the cost and an accuracy.")
@@ -46,8 +46,8 @@ class Comparison(Config):
 
     @property
     def slow_capacity(self) -> float:
-        """Inputs per second in the slowest mode: load 1."""
-        return 1 / self.modes[0].cost
+        """Inputs per second at the slowest point: load 1."""
+        return 1 / self.points[0].cost
 
     def arrivals(self, load: float) -> Array:
         """Make or read the arrivals at some load; the same for every rule."""
@@ -57,30 +57,43 @@ class Comparison(Config):
         rng = np.random.default_rng(self.seed)
         return WORKLOADS[self.workload](rate, self.requests / rate, rng)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain data for JSON."""
+        modes = [
+            {
+                "active_streams": point.inputs_per_pass,
+                "time": asdict(point.time),
+                "accuracy": point.accuracy,
+                "name": point.name,
+            }
+            for point in self.points
+        ]
+        others = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "points"}
+        return {"modes": modes, **others}
 
-def example_modes(pass_ms: float = 8.0, call_ms: float = 0.2) -> tuple[Mode, ...]:
-    """Make the modes of a network with four streams and the accuracies of a digits network."""
-    time = ServiceTime(per_call=call_ms / 1000, per_pass=pass_ms / 1000)
-    return tuple(Mode(active, time, accuracy) for active, accuracy in DIGITS.items())
+
+def example_points(pass_ms: float = 8.0, call_ms: float = 0.2) -> tuple[ServedPoint, ...]:
+    """Make the points of a network with four streams and the accuracies of a digits network."""
+    return superposed_points(DIGITS, ServiceTime(per_call=call_ms / 1000, per_pass=pass_ms / 1000))
 
 
 def compare(comparison: Comparison) -> list[dict[str, Any]]:
     """Simulate every rule at every load; one row each, the fluid bound among them."""
-    modes = comparison.modes
+    points = comparison.points
     switch = None
     if comparison.small is not None:
         cost, accuracy = comparison.small
-        switch = [modes[0], small_network(modes[0], cost=cost, accuracy=accuracy)]
+        switch = [points[0], small_network(points[0], cost=cost, accuracy=accuracy)]
     settings = PolicySettings(theta=comparison.theta)
     rows: list[dict[str, Any]] = []
     with progress("simulating", len(comparison.loads)) as advance:
         for load in comparison.loads:
             arrivals = comparison.arrivals(load)
-            for name, rule in contenders(modes, settings, switch).items():
+            for name, rule in contenders(points, settings, switch).items():
                 rng = np.random.default_rng(comparison.seed + 1)
-                outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=modes)
+                outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=points)
                 rows.append({"load": load, "rule": name, **outcome.summary()})
-            share, accuracy = fluid_bound(modes, load * comparison.slow_capacity)
+            share, accuracy = fluid_bound(points, load * comparison.slow_capacity)
             bound = {"right_in_time": share * accuracy, "accuracy": accuracy}
             rows.append({"load": load, "rule": "fluid bound", **bound})
             advance()
@@ -94,9 +107,9 @@ def spike(comparison: Comparison, *, low: float = 0.5, high: float = 3.2) -> dic
     rate = low * comparison.slow_capacity
     arrivals = step(rate, seconds, rng, times=high / low)
     lines: dict[str, Any] = {}
-    for name, rule in contenders(comparison.modes, PolicySettings(theta=comparison.theta)).items():
+    for name, rule in contenders(comparison.points, PolicySettings(theta=comparison.theta)).items():
         rng = np.random.default_rng(comparison.seed + 1)
-        outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=comparison.modes)
+        outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=comparison.points)
         lines[name] = outcome.timeline(0.5)
     return lines
 

@@ -1,15 +1,16 @@
 """A server without a server: the same batcher and policy, with events in place of a clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from mimonets.serving.batcher import Batcher, RefusedError, Work
-from mimonets.serving.model_queue import ModelQueue, Ticket
-from mimonets.serving.modes import Mode
+from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets.serving.jobs import Job
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.operating_points import ServedPoint, ServiceTime
 from mimonets.serving.policy import Policy
 
 Array = np.ndarray[Any, Any]
@@ -76,7 +77,7 @@ def simulate(
     rng: np.random.Generator,
     noise: float = 0.03,
     overhead: float = 0.0,
-    truth: Sequence[Mode] | None = None,
+    truth: Sequence[ServedPoint] | None = None,
 ) -> Outcome:
     """Let requests of one input each arrive, and serve them by a policy.
 
@@ -87,55 +88,72 @@ def simulate(
         rng: draws the noise.
         noise: spread of the logarithm of every job's time.
         overhead: seconds that a request spends outside the queue and the engine.
-        truth: modes that say how accurate a group of some size is; the policy's own by default.
+        truth: points that say how accurate a group of some size is; the policy's own by default.
     """
     arrivals = np.asarray(arrivals, dtype=float)
-    batcher, lane = Batcher(), ModelQueue("model", policy)
-    batcher.lanes.append(lane)
+    batcher, queue = Batcher(), ModelQueue("model", policy)
+    batcher.queues.append(queue)
     count = len(arrivals)
     latency, accuracy = np.full(count, np.nan), np.zeros(count)
     active, refused = np.zeros(count, dtype=int), np.zeros(count, dtype=bool)
-    known = list(truth or policy.modes)
-    running: Work | None = None
+    known = list(truth or policy.points)
+    running: Job | None = None
     ends, upcoming = inf, 0
 
     def start(now: float) -> None:
         nonlocal running, ends
-        running, _ = batcher.next_work(now)
+        running, _ = batcher.next_job(now)
         ends = inf
         if running is not None:
-            ends = now + running.job.predicted() * float(np.exp(rng.normal(0.0, noise)))
+            ends = now + running.predicted() * float(np.exp(rng.normal(0.0, noise)))
 
     while upcoming < count or running is not None:
         arrives = arrivals[upcoming] if upcoming < count else inf
         if arrives <= ends:
-            ticket = Ticket(None, 1, arrives, arrives + slo - overhead, future=upcoming)
+            deadline = arrives + slo - overhead
+            request = InferenceRequest(queue, upcoming, 1, arrives, deadline)  # its number as input
             upcoming += 1
             try:
-                batcher.offer(lane, ticket, arrives)
+                batcher.offer(request, arrives)
             except RefusedError:
-                refused[ticket.future] = True
+                refused[request.inputs] = True
                 continue
             if running is None:
                 start(arrives)
             continue
         assert running is not None
-        outputs = {id(item): (None, 1.0) for item in running.job.items}
+        outputs = {id(queued): (None, 1.0) for queued in running.inputs}
         now = ends
-        for ticket in batcher.finish(running, outputs, now):
-            (answer,) = ticket.answers
+        for request in batcher.finish(running, outputs, now):
+            (answer,) = request.answers
             assert answer is not None
-            latency[ticket.future] = now - ticket.arrival + overhead
-            active[ticket.future] = answer.group_size
-            mode = policy.modes[answer.mode]
-            accuracy[ticket.future] = _accuracy_of(mode, answer.group_size, known)
+            number = request.inputs
+            latency[number] = now - request.arrival + overhead
+            active[number] = answer.group_size
+            accuracy[number] = _accuracy_of(answer.point, answer.group_size, known)
         start(now)
     return Outcome(arrivals, latency, accuracy, active, refused, slo)
 
 
-def _accuracy_of(mode: Mode, size: int, known: Sequence[Mode]) -> float:
-    """Find the accuracy of a group: that of the smallest mode that holds it."""
-    if mode.active_streams == 1:
-        return mode.accuracy or 0.0
-    fits = [point for point in known if point.active_streams >= size]
-    return min(fits, key=lambda point: point.active_streams).accuracy or 0.0
+def superposed_points(
+    accuracies: Mapping[int, float], time: ServiceTime
+) -> tuple[ServedPoint, ...]:
+    """Make the points of a network with streams from {active streams: accuracy}."""
+    return tuple(
+        ServedPoint(
+            number=active,
+            name=f"{active} active",
+            inputs_per_pass=active,
+            accuracy=accuracy,
+            time=time,
+        )
+        for active, accuracy in accuracies.items()
+    )
+
+
+def _accuracy_of(point: ServedPoint, size: int, known: Sequence[ServedPoint]) -> float:
+    """Find the accuracy of a group: that of the smallest point that holds it."""
+    if point.inputs_per_pass == 1:
+        return point.accuracy or 0.0
+    fits = [other for other in known if other.inputs_per_pass >= size]
+    return min(fits, key=lambda other: other.inputs_per_pass).accuracy or 0.0

@@ -7,6 +7,7 @@ from mimonets.models.base import (
     MultipleInput,
     alternatives_of,
     cost_part_of,
+    eval_mode,
     name_of,
 )
 from mimonets.models.baselines.datamux_conv import DataMUXConv, DataMUXConvConfig
@@ -32,7 +33,7 @@ from mimonets.models.operating_points import (
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
 from mimonets.models.superposed import Superposed, superpose
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 __all__ = [
     "MODELS",
@@ -63,6 +64,7 @@ __all__ = [
     "WideResNetConfig",
     "alternatives_of",
     "cost_part_of",
+    "eval_mode",
     "find_point",
     "fixed_at",
     "name_of",

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from mimonets._inputs import InputSpec
+from mimonets._operating_point import OperatingPoint, stream_points
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 HUB = "mimonets.checkpoints.hub"
 MIN_IMAGE_SIZE = 4  # after two stridings at least one position is left
@@ -42,6 +45,25 @@ class MultipleInput(Protocol):
 
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make random inputs (b, ...) of the shape this network is made for."""
+
+
+@contextmanager
+def eval_mode(model: AnyModule, *, inference: bool = True) -> Iterator[AnyModule]:
+    """Switch to evaluation mode without gradients; the previous mode comes back afterwards.
+
+    Args:
+        model: the network; every module of it gets its own mode back.
+        inference: in PyTorch's inference mode, whose tensors no backward pass can use later;
+            tracing and compiling need plain ones.
+    """
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.inference_mode() if inference else torch.no_grad():
+            yield model
+    finally:
+        for module, flag in was_training.items():
+            module.training = flag
 
 
 def name_of(model: object) -> str:
@@ -170,6 +192,12 @@ class Model(nn.Module, OnHub):
     def num_streams(self) -> int:
         """How many inputs can share a pass; 1 for a network without superposition."""
         return getattr(self.config, "num_streams", 1)
+
+    @property
+    def operating_points(self) -> tuple[OperatingPoint, ...]:
+        """The ways to run this network, the most accurate first."""
+        points = getattr(self.config, "operating_points", None)
+        return stream_points(self.num_streams) if points is None else points
 
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make random inputs of the shape this model is made for."""

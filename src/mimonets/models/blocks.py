@@ -87,18 +87,15 @@ class SuperposedMLPBlock(Block):
 
     The attention passed in must normalise jointly over m.
 
-    **Keys and the skip connection.** From the second block on, all m come from one
-    :math:`z^{(n)}` of the block before. If this block has keys of its own, the sum is
+    From the second block on, all m come from one :math:`z^{(n)}` of the block before, so the sum is
     :math:`z^{(n)} \odot \sum_m \tilde a^{(m,n)} \odot \tilde b^{(m,n)}`, which is zero in half of
-    the entries at M = 2 and in 3/8 of them at M = 4. With the same keys it is :math:`M z^{(n)}`,
-    and its mean over m is :math:`z^{(n)}` itself: see :meth:`continue_from`.
+    the entries at M = 2 and in 3/8 of them at M = 4.
 
     Args:
         embedding_keys: bipolar, (m, n, e); frozen, and saved with the model.
     """
 
     embedding_keys: Tensor
-    continues = False  # whether x comes bound to this block's own keys
 
     def __init__(
         self, config: TransformerConfig, attention: Attention, embedding_keys: Tensor
@@ -106,23 +103,15 @@ class SuperposedMLPBlock(Block):
         super().__init__(config, attention)
         self.register_buffer("embedding_keys", embedding_keys)
 
-    def continue_from(self, block: "SuperposedMLPBlock") -> None:
-        """Take over the keys of the block before, so that the skip connection loses nothing."""
-        self.embedding_keys = block.embedding_keys.clone()
-        self.continues = True
-
     def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
         normed = self.norm1(x)
         if warm_up is not None:
             return self.retrieve_alone(x, self.attend(normed, normed, mask, warm_up))
-        if self.continues:  # every x is z times its key, so any of them gives z back
-            bundle = x.select(1, 0) * self.keys_of(x).select(0, 0)  # g n t e
-        else:
-            bundle = self.bundle(x, mask, dim=1)
+        bundle = self.bundle(x, mask, dim=1)
         return self.retrieve(bundle, self.attend(normed, normed, mask), x)
 
-    def carry(self, x: Tensor | FactoredStreams, mask: Tensor | None) -> FactoredStreams:
+    def forward_factored(self, x: Tensor | FactoredStreams, mask: Tensor | None) -> FactoredStreams:
         """Do what ``forward`` does, without writing the streams down; inference only."""
         if isinstance(x, Tensor):
             bundle, attended = self.bundle(x, mask, dim=1), self.attend_streams(self.norm1(x), mask)
@@ -130,15 +119,15 @@ class SuperposedMLPBlock(Block):
         else:
             m, n = x.keys.shape[:2]
             keys = self.embedding_keys[:m, :n]
-            bundle = x.z if self.continues else x.bundle(keys, mask)
-            attended = self.attend_carried(x.normed(self.norm1, mask), mask, keys)
+            bundle = x.bundle(keys, mask)
+            attended = self.attend_factored(x.normed(self.norm1, mask), mask, keys)
         return FactoredStreams(self.feed_forward(bundle + attended), keys)
 
     def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to streams that are written down: (g, m, n, t, e) -> (g, n, t, e)."""
         return self.attend(normed, normed, mask)
 
-    def attend_carried(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
+    def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Attend to streams of which only the norms are known: (g, n, t, e)."""
         attention = cast(FavorS, self.attention)
         m, n = keys.shape[:2]
@@ -209,6 +198,6 @@ class FullySuperposedBlock(SuperposedMLPBlock):
         over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
         return self.attend(over_m, over_n, mask)
 
-    def attend_carried(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
+    def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Bundle norms, project and attend: (g, n, t, e)."""
         return self.attend(normed.bundle_over_m(keys), normed.bundle_over_n(keys), mask)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -26,7 +26,6 @@ class MIMOFormerConfig(PerformerConfig):
     grid: tuple[int, int] = (2, 2)  # M x N streams: bundled queries x bundled keys and values
     superpose: SuperposeName = "attention"  # what runs in superposition
     damping: bool = True  # multiply bundled q and k by (M N)^(-1/2)
-    shared_keys: bool = False  # attention+mlp: one set of embedding keys for all blocks
 
     def __post_init__(self) -> None:
         """Check all settings; a grid read from JSON or YAML is a list."""
@@ -44,12 +43,6 @@ class MIMOFormerConfig(PerformerConfig):
             or not all(is_integer(side) and 1 <= side <= MAX_SIZE for side in grid)
         ):
             found.append(f"grid={grid!r} must be two integers >= 1, such as (2, 2).")
-        if self.shared_keys and self.superpose != "attention+mlp":
-            found.append(
-                f"shared_keys=True is for superpose='attention+mlp', not {self.superpose!r}: "
-                f"'attention' bundles nothing around its blocks, and in 'attention+mlp+qkv' "
-                f"streams bound twice to the same key are no longer told apart."
-            )
         return found
 
     @property
@@ -88,10 +81,6 @@ class MIMOFormer(SequenceModel):
     def __init__(self, config: MIMOFormerConfig, *, generator: Generator | None = None) -> None:
         super().__init__(config)
         self.blocks = nn.ModuleList(_make_block(config, generator) for _ in range(config.depth))
-        if config.shared_keys:
-            first, *others = cast(list[SuperposedMLPBlock], list(self.blocks))
-            for block in others:
-                block.continue_from(first)
 
     def encode(self, tokens: Tensor, mask: Tensor | None, active_streams: int | None) -> Tensor:
         """Run the blocks on a grid of sequences."""
@@ -102,15 +91,15 @@ class MIMOFormer(SequenceModel):
         x = fold_streams(x, m * n, active).unflatten(1, (m, n))  # g m n t e
         if mask is not None:
             mask = fold_streams(mask, m * n, active).unflatten(1, (m, n))  # g m n t
-        if self._can_carry(x):
-            features = self._carry(x, mask)
+        if self._can_factor(x):
+            features = self._encode_factored(x, mask)
         else:
             for block in self.blocks:
                 x = block(x, mask, self.warm_up)
             features = self.summarise(x, mask)
         return unfold_streams(features.flatten(1, 2), batch_size, active)  # g (m n) e
 
-    def _can_carry(self, x: Tensor) -> bool:
+    def _can_factor(self, x: Tensor) -> bool:
         """Whether the exact algebra of inference serves: no gradients, and streams that share z."""
         return (
             self.config.superpose != "attention"
@@ -120,15 +109,15 @@ class MIMOFormer(SequenceModel):
             and x.dtype in (torch.float32, torch.float64)
         )
 
-    def _carry(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _encode_factored(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Run blocks and read-out on what the streams share; the same up to rounding."""
         first, *others = cast(list[SuperposedMLPBlock], list(self.blocks))
-        carried = first.carry(x, mask)
+        factored = first.forward_factored(x, mask)
         for block in others:
-            carried = block.carry(carried, mask)
+            factored = block.forward_factored(factored, mask)
         if self.config.head != "next_token" and self.config.pooling == "mean":
-            return carried.pooled(self.norm, mask)
-        return self.summarise(carried.streams(), mask)
+            return factored.pooled(self.norm, mask)
+        return self.summarise(factored.streams(), mask)
 
     @property
     def title(self) -> str:
@@ -139,6 +128,13 @@ class MIMOFormer(SequenceModel):
     def alternatives(self) -> list[PerformerConfig]:
         """List the Performer of the same size."""
         return [self.config.narrowed_to(PerformerConfig)]
+
+    @classmethod
+    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+        """Leave out a setting that is gone, if it was off."""
+        if config.get("shared_keys"):
+            raise ValueError("shared_keys was removed: mimonets 0.2.0 is the last that loads it.")
+        return {name: value for name, value in config.items() if name != "shared_keys"}
 
     def _check_grid(self, grid: tuple[int, int] | None) -> None:
         largest = self.config.grid

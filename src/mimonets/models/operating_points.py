@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mimonets._inputs import InputSpec
-from mimonets._operating_point import OperatingPoint
+from mimonets._operating_point import OperatingPoint, stream_points
 from mimonets.models.base import cost_part_of
 from mimonets.vsa import check_active_streams
 
@@ -23,19 +23,8 @@ def operating_points(network: Any) -> tuple[OperatingPoint, ...]:
     >>> [point.name for point in operating_points(MIMOConvConfig(num_streams=3))]
     ['1 active', '2 active', '3 active']
     """
-    for owner in (network, getattr(network, "config", None)):
-        points = getattr(owner, "operating_points", None)
-        if points is not None:
-            return tuple(points)
-    return tuple(
-        OperatingPoint(
-            number=active,
-            name=f"{active} active",
-            inputs_per_pass=active,
-            options={"active_streams": active},
-        )
-        for active in range(1, getattr(network, "num_streams", 1) + 1)
-    )
+    points = getattr(network, "operating_points", None)
+    return stream_points(getattr(network, "num_streams", 1)) if points is None else tuple(points)
 
 
 def find_point(network: Any, number: int | None) -> OperatingPoint:

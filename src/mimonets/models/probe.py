@@ -1,4 +1,4 @@
-"""A trial pass through a third-party network: what runs where, and what crosses a boundary.
+"""A probing pass through a third-party network: what runs where, and what crosses a boundary.
 
 ``superpose`` must know, before anything is trained, that a network can carry superpositions
 between two of its modules: nothing that belongs to single inputs may reach into that stretch.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mimonets._messages import did_you_mean
-from mimonets.models.evaluating import evaluating
+from mimonets.models.base import eval_mode
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Visit:
 
 
 @dataclass
-class Trial:
+class Probe:
     """What a pass did: every module's turn in order, and where it broke, if it did."""
 
     visits: list[Visit] = field(default_factory=list)
@@ -67,25 +67,25 @@ def replace_module(network: nn.Module, name: str, module: nn.Module) -> None:
                 setattr(parent, key, module)
 
 
-def try_pass(network: nn.Module, run: Callable[[], Any]) -> Trial:
+def probe(network: nn.Module, run: Callable[[], Any]) -> Probe:
     """Run the network in evaluation mode and write down every module's turn."""
-    trial = Trial()
-    with _recording(network, trial), evaluating(network, inference=False):
+    record = Probe()
+    with _recording(network, record), eval_mode(network, inference=False):
         try:
-            trial.output = run()
+            record.output = run()
         except Exception as error:
-            trial.error = error
-    return trial
+            record.error = error
+    return record
 
 
 @contextmanager
-def _recording(network: nn.Module, trial: Trial) -> Iterator[None]:
+def _recording(network: nn.Module, record: Probe) -> Iterator[None]:
     handles = []
     for name, module in network.named_modules():
         if not name:
             continue
-        handles.append(module.register_forward_pre_hook(_enter(trial, name), with_kwargs=True))
-        handles.append(module.register_forward_hook(_leave(trial)))
+        handles.append(module.register_forward_pre_hook(_enter(record, name), with_kwargs=True))
+        handles.append(module.register_forward_hook(_leave(record)))
     try:
         yield
     finally:
@@ -93,20 +93,20 @@ def _recording(network: nn.Module, trial: Trial) -> Iterator[None]:
             handle.remove()
 
 
-def _enter(trial: Trial, name: str) -> Callable[..., None]:
+def _enter(record: Probe, name: str) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         named = _named_arguments(module, inputs, options)
         shapes = {key: tuple(one.shape) for key, one in named.items() if isinstance(one, Tensor)}
         masks = {place: key for place, key in enumerate(named) if "mask" in key and key in shapes}
         hiding = frozenset(key for key in masks.values() if _hides(key, named[key]))
-        trial.visits.append(Visit(name, shapes, masks, hiding))
-        trial.stack.append(name)
+        record.visits.append(Visit(name, shapes, masks, hiding))
+        record.stack.append(name)
 
     return hook
 
 
 def _hides(name: str, mask: Tensor) -> bool:
-    """Tell whether a mask is True where tokens are hidden. The first token of a trial is real.
+    """Tell whether a mask is True where tokens are hidden. The first token of an example is real.
 
     PyTorch's boolean masks are of this kind, those of transformers are not. Where the first token
     does not tell, as in a batch that is padded on the left, the name decides.
@@ -118,9 +118,9 @@ def _hides(name: str, mask: Tensor) -> bool:
     return "padding" in name
 
 
-def _leave(trial: Trial) -> Callable[..., None]:
+def _leave(record: Probe) -> Callable[..., None]:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        trial.stack.pop()
+        record.stack.pop()
 
     return hook
 

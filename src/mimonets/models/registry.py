@@ -10,7 +10,7 @@ from mimonets.models.baselines.transformer import Performer, Transformer
 from mimonets.models.baselines.wide_resnet import WideIsoNet, WideResNet
 from mimonets.models.mimoconv import MIMOConv
 from mimonets.models.mimoformer import MIMOFormer
-from mimonets.models.superposed_config import SuperposedConfig
+from mimonets.models.surgery import SuperposedConfig
 
 MODELS: dict[str, type[Model]] = {
     model.kind: model

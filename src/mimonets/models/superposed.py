@@ -15,20 +15,20 @@ from torch import Generator, Tensor, nn
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import first_line
-from mimonets.bindings import PositionBinding
+from mimonets.bindings import BINDINGS, Binding
 from mimonets.bindings.insertion import BindAfter
 from mimonets.layers import StreamBatchNorm, running
-from mimonets.layers.tying import tie
 from mimonets.models.base import OnHub
 from mimonets.models.builders import build
-from mimonets.models.probe import find_module, replace_module, try_pass
-from mimonets.models.superposed_config import BINDINGS, SuperposedConfig
+from mimonets.models.probe import find_module, probe, replace_module
 from mimonets.models.surgery import (
+    OLD_READOUTS,
+    SuperposedConfig,
     answer_in,
     check_boundary,
     insert,
     parts_of,
-    trial_inputs,
+    probe_inputs,
 )
 from mimonets.vsa import check_active_streams
 
@@ -57,6 +57,16 @@ class Superposed(nn.Module, OnHub):
         self._parts = parts  # module -> stem, trunk or head
         self._example = example.detach().cpu()  # inputs to make others like
 
+    @classmethod
+    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+        """Give settings of older checkpoints their names of today."""
+        config = {**config}
+        if str(config.get("unbinding")) in OLD_READOUTS:
+            config["readout"] = OLD_READOUTS[config.pop("unbinding")]
+        if config.get("binding") == "tiles":  # had no effect there, and is refused today
+            config.pop("trainable_keys", None)
+        return config
+
     @property
     def num_streams(self) -> int:
         """How many inputs can share a pass."""
@@ -82,7 +92,7 @@ class Superposed(nn.Module, OnHub):
         return (
             f"A network that takes up to {self.num_streams} inputs in one pass. Between "
             f"`{config.bind_after}` and `{config.unbind_before}` it runs once per group of inputs, "
-            f"which are joined by {BINDINGS[config.binding]}."
+            f"which are joined by {BINDINGS[config.binding].summary}."
         )
 
     @property
@@ -188,7 +198,7 @@ class Superposed(nn.Module, OnHub):
 
     def stream_key_penalty(self) -> Tensor:
         """How far the stream keys are from orthonormal, unweighted."""
-        bindings = [m for m in self.modules() if isinstance(m, PositionBinding)]
+        bindings = [m for m in self.modules() if isinstance(m, Binding)]
         return bindings[0].penalty() if bindings else next(self.parameters()).new_zeros(())
 
 
@@ -202,8 +212,7 @@ def superpose(
     """Let a network take several inputs per pass.
 
     ``network`` is changed in place: its weights stay the same parameters, two of its modules get
-    wrappers, and the batch norms between them statistics per mode. (With ``binding="tied"`` layers
-    between them are replaced by tied ones, to be trained anew.) With ``num_streams=1`` and no
+    wrappers, and the batch norms between them statistics per mode. With ``num_streams=1`` and no
     modules named, nothing is put in: the network itself, to be trained, measured and saved like
     the others, as a baseline.
 
@@ -252,8 +261,8 @@ def superpose(
         )
     for argument in ("bind_after", "unbind_before") if not config.is_plain else ():
         find_module(network, getattr(config, argument), argument)
-    inputs = trial_inputs(network, example, config.num_streams)
-    plain = try_pass(network, lambda: network(inputs))
+    inputs = probe_inputs(network, example, config.num_streams)
+    plain = probe(network, lambda: network(inputs))
     if plain.error is not None:
         raise ValueError(
             f"The network itself fails on the example ({first_line(plain.error)}): pass inputs as "
@@ -268,8 +277,6 @@ def superpose(
         insert(network, config, inputs, generator)
         for name in [name for name, part in parts.items() if part == "trunk"]:
             module = dict(network.named_modules()).get(name)
-            if module is not None and config.binding == "tied":
-                module = tie(module, config.num_streams, name)
             if module is not None and not any(module.children()):
                 replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
         model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])

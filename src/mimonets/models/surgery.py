@@ -1,40 +1,110 @@
-"""How a third-party network is opened: wrappers are put in, then a trial pass looks for leaks."""
+"""How superpose() opens a third-party network: settings, wrappers, and a search for leaks."""
 
-from dataclasses import replace
+import warnings
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._messages import first_line
+from mimonets._config import Config, size
+from mimonets._messages import did_you_mean, first_line, short
 from mimonets.bindings import (
-    HadamardBinding,
-    HRRBinding,
-    MBATBinding,
-    PositionBinding,
-    ShrunkTiles,
+    BindingSettings,
+    Boundary,
+    ReadoutName,
+    binding_problems,
+    current_name,
+    make_binding,
+    name_problems,
 )
 from mimonets.bindings.insertion import (
     BindAfter,
     ClassifierPerStream,
-    CutBefore,
     FoldMask,
+    SplitBefore,
     UnbindBefore,
     feature_axis,
     features_in,
-    with_identity_start,
+    start_as_identity,
 )
 from mimonets.layers import StreamUnbinding
-from mimonets.layers.tying import EnterLanes, LeaveLanes
-from mimonets.models.probe import Trial, Visit, find_module, replace_module, try_pass
-from mimonets.models.superposed_config import SuperposedConfig
-from mimonets.vsa import bipolar_keys, gaussian_keys, matrix_keys
+from mimonets.models.builders import builder_problems
+from mimonets.models.probe import Probe, Visit, find_module, probe, replace_module
 
-START_NOISE = 0.1  # of matrices that start near the identity, relative to random ones
+OLD_READOUTS = {"matrix": "shared", "classifier": "stream"}
 
 
-def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class SuperposedConfig(Config):
+    """Where a network carries superpositions, and how inputs get in and out."""
+
+    num_streams: int = size(2)  # inputs per superposition
+    bind_after: str = ""  # the last module that sees every input by itself
+    unbind_before: str = ""  # the first one that does so again
+    binding: str = "hrr"  # circular convolution; others: mimonets.bindings.BINDINGS
+    readout: ReadoutName = "shared"  # unbind by matrices, then one head; or a classifier each
+    identity_start: bool = False  # matrices start near the identity, for pretrained networks
+    unbinding_relu: bool = False  # ReLU after the unbinding matrices, as in MIMOConv
+    trainable_keys: bool = True  # of hrr and matrix; signs (hadamard) stay what they are
+    builder: str = ""  # what builds the network again when it is loaded, see register_builder
+    builder_settings: Mapping[str, Any] = field(default_factory=dict)  # its arguments
+    unbinding: InitVar[str | None] = None  # the old name of readout
+
+    def __post_init__(self, unbinding: str | None) -> None:
+        """Check all settings; older names become those of today."""
+        object.__setattr__(self, "binding", current_name(self.binding))
+        if unbinding is not None:
+            if str(unbinding) not in OLD_READOUTS:
+                raise ValueError(
+                    f"SuperposedConfig: unbinding={short(unbinding)} is not known: choose readout="
+                    f"'shared' or 'stream'."
+                )
+            object.__setattr__(self, "readout", OLD_READOUTS[unbinding])
+            warnings.warn(
+                f"unbinding={unbinding!r} is now readout={self.readout!r}; the old name goes with "
+                f"the next version.",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+        super().__post_init__()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is bound: one stream, and no modules named."""
+        return self.num_streams == 1 and not self.bind_after and not self.unbind_before
+
+    def problems(self) -> list[str]:
+        """List what is wrong with these settings, one sentence each."""
+        found = super().problems() + name_problems(self.binding)
+        for name in ("bind_after", "unbind_before"):
+            if not isinstance(getattr(self, name), str):
+                found.append(f"{name}={short(getattr(self, name))} must be the name of a module.")
+        if not found:
+            found += binding_problems(self)
+        if self.readout == "stream" and (self.unbinding_relu or self.identity_start):
+            found.append(
+                "unbinding_relu and identity_start are for readout='shared': a classifier per "
+                "stream has no matrix, leave them out."
+            )
+        return found + builder_problems(self.builder, self.builder_settings)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Read settings by name; refuse names that are none."""
+        known = [setting.name for setting in fields(cls)]
+        for name in settings:
+            if name not in (*known, "unbinding"):
+                raise ValueError(
+                    f"superpose() has no setting {name!r}{did_you_mean(name, known)}: it has "
+                    f"{', '.join(known)}."
+                )
+        return cls(**settings)
+
+
+def probe_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -> Tensor:
     """Make whole groups of inputs to try the network with, from an example or by its own means."""
     if example is None:
         if not hasattr(network, "example_inputs"):
@@ -59,9 +129,9 @@ def trial_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
     return example[torch.arange(groups * num_streams) % len(example)].to(place)
 
 
-def parts_of(network: nn.Module, trial: Trial, config: SuperposedConfig) -> dict[str, str]:
+def parts_of(network: nn.Module, record: Probe, config: SuperposedConfig) -> dict[str, str]:
     """Tell which modules run before the binding, in superposition, and after it."""
-    order = trial.order()
+    order = record.order()
     for argument in ("bind_after", "unbind_before"):
         name = getattr(config, argument)
         if name not in order:
@@ -69,7 +139,7 @@ def parts_of(network: nn.Module, trial: Trial, config: SuperposedConfig) -> dict
                 f"{argument}={name!r} is never called as a module when the network runs: name one "
                 f"that is."
             )
-        times = sum(visit.name == name for visit in trial.visits)
+        times = sum(visit.name == name for visit in record.visits)
         if times > 1:
             raise ValueError(
                 f"{argument}={name!r} runs {times} times in a pass, and inputs are joined and "
@@ -101,101 +171,43 @@ def insert(
         bound.register_forward_hook(lambda m, i, output: seen.update(bound=output)),
         unbound.register_forward_pre_hook(lambda m, i: seen.update(unbound=i[0] if i else None)),
     ]
-    try_pass(network, lambda: network(inputs))
+    probe(network, lambda: network(inputs))
     for handle in handles:
         handle.remove()
     entering = _features(seen["bound"], config.bind_after, "gives", least=3)
     leaving = _features(seen.get("unbound"), config.unbind_before, "takes", least=2)
-    if config.binding == "tiles":
-        _insert_tiles(network, config, (bound, entering), (unbound, leaving))
-        return
-    if config.binding == "tied":
-        _insert_lanes(network, config, (bound, entering), (unbound, leaving), generator)
-        return
     options: dict[str, Any] = {"dtype": entering.dtype, "device": entering.device}
-    binding = _make_binding(config, entering.shape[feature_axis(entering)], generator)
-    replace_module(network, config.bind_after, BindAfter(bound, binding.to(**options)))
-    if config.unbinding == "classifier":
+    dim = entering.shape[feature_axis(entering)]
+    settings = BindingSettings.of(config, bound_maps=dim, keeps_size=True)
+    binding = make_binding(config.binding, settings, generator).to(**options)
+    problems = binding.problems(
+        Boundary(config.bind_after, entering), Boundary(config.unbind_before, leaving)
+    )
+    if problems:
+        raise ValueError(problems[0])
+    replace_module(network, config.bind_after, BindAfter(bound, binding))
+    reader: nn.Module
+    if binding.keeps_apart:
+        reader = SplitBefore(unbound, binding)
+    elif config.readout == "stream":
         if not isinstance(unbound, nn.Linear) or leaving.ndim != 2:
             raise ValueError(
-                f"unbinding='classifier' puts a classifier per stream in place of an nn.Linear on "
+                f"readout='stream' puts a classifier per stream in place of an nn.Linear on "
                 f"(b, features), and {config.unbind_before!r} is a {type(unbound).__name__} on "
-                f"{tuple(leaving.shape)}: choose unbinding='matrix'."
+                f"{tuple(leaving.shape)}: choose readout='shared'."
             )
-        per_stream = ClassifierPerStream(unbound, config.num_streams).to(**options)
-        replace_module(network, config.unbind_before, per_stream)
-        return
-    unbinding = StreamUnbinding(
-        leaving.shape[feature_axis(leaving)],
-        config.num_streams,
-        relu=config.unbinding_relu,
-        generator=generator,
-    ).to(**options)
-    if config.identity_start:
-        with_identity_start(unbinding, START_NOISE)
-    replace_module(network, config.unbind_before, UnbindBefore(unbound, unbinding))
-
-
-def _insert_tiles(
-    network: nn.Module,
-    config: SuperposedConfig,
-    bound: tuple[nn.Module, Tensor],
-    unbound: tuple[nn.Module, Tensor],
-) -> None:
-    """Put tiles between two modules, if both see feature maps that have whole tiles."""
-    for name, verb, features in (
-        (config.bind_after, "gives", bound[1]),
-        (config.unbind_before, "takes", unbound[1]),
-    ):
-        if features.ndim != 4:
-            raise ValueError(
-                f"binding='tiles' lays feature maps (b, d, h, w) side by side, and {name!r} {verb} "
-                f"{tuple(features.shape)}: name modules that see maps, such as the pooling before "
-                f"the classifier, or choose another binding."
-            )
-    tiles = ShrunkTiles(config.num_streams)
-    for name, features in ((config.bind_after, bound[1]), (config.unbind_before, unbound[1])):
-        for active in range(1, config.num_streams + 1):
-            rows, columns = tiles.grid(active)
-            if features.shape[2] % rows or features.shape[3] % columns:
-                raise ValueError(
-                    f"The maps at {name!r} have {features.shape[2]}x{features.shape[3]} positions, "
-                    f"which do not divide into {rows}x{columns} tiles, as {active} active streams "
-                    f"have: choose another module, or another number of streams than "
-                    f"{config.num_streams}."
-                )
-    replace_module(network, config.bind_after, BindAfter(bound[0], tiles))
-    replace_module(network, config.unbind_before, CutBefore(unbound[0], tiles))
-
-
-def _insert_lanes(
-    network: nn.Module,
-    config: SuperposedConfig,
-    bound: tuple[nn.Module, Tensor],
-    unbound: tuple[nn.Module, Tensor],
-    generator: Generator | None,
-) -> None:
-    """Put lanes between two modules, if their features divide into as many."""
-    for name, verb, features, fits in (
-        (config.bind_after, "gives", bound[1], (4,)),
-        (config.unbind_before, "takes", unbound[1], (2, 4)),
-    ):
-        if features.ndim not in fits:
-            raise ValueError(
-                f"binding='tied' makes lanes of feature maps (b, d, h, w), and {name!r} {verb} "
-                f"{tuple(features.shape)}: name modules that see maps, or the classifier that "
-                f"sees (b, d), or choose another binding."
-            )
-        if features.shape[1] % config.num_streams:
-            raise ValueError(
-                f"{name!r} {verb} {features.shape[1]} features, which do not divide into "
-                f"{config.num_streams} lanes: choose another module, or another num_streams."
-            )
-    options: dict[str, Any] = {"dtype": bound[1].dtype, "device": bound[1].device}
-    enter = EnterLanes(bound[1].shape[1], config.num_streams, generator).to(**options)
-    leave = LeaveLanes(unbound[1].shape[1], config.num_streams, generator).to(**options)
-    replace_module(network, config.bind_after, BindAfter(bound[0], enter))
-    replace_module(network, config.unbind_before, CutBefore(unbound[0], leave))
+        reader = ClassifierPerStream(unbound, config.num_streams).to(**options)
+    else:
+        unbinding = StreamUnbinding(
+            leaving.shape[feature_axis(leaving)],
+            config.num_streams,
+            relu=config.unbinding_relu,
+            generator=generator,
+        ).to(**options)
+        if config.identity_start:
+            start_as_identity(unbinding)
+        reader = UnbindBefore(unbound, unbinding)
+    replace_module(network, config.unbind_before, reader)
 
 
 def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
@@ -207,23 +219,6 @@ def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
             f"features (b, t, d){', or (b, d)' if least == 2 else ''} there."
         )
     return features
-
-
-def _make_binding(
-    config: SuperposedConfig, dim: int, generator: Generator | None
-) -> PositionBinding:
-    size = (config.num_streams, dim)
-    if config.binding == "hrr":
-        return HRRBinding(
-            gaussian_keys(*size, generator=generator), trainable=config.trainable_keys
-        )
-    if config.binding == "hadamard":  # signs: there is nothing between -1 and 1 to train
-        return HadamardBinding(bipolar_keys(*size, generator=generator), trainable=False)
-    keys = matrix_keys(*size, generator=generator)
-    if config.identity_start:
-        # The sum over all streams is then about the identity: slow mode starts as the network was.
-        keys = (torch.eye(dim).to(keys) + START_NOISE * keys) / config.num_streams
-    return MBATBinding(keys, trainable=config.trainable_keys)
 
 
 def check_boundary(model: Any, inputs: Tensor) -> None:
@@ -238,28 +233,28 @@ def check_boundary(model: Any, inputs: Tensor) -> None:
         masks.append({"mask": mask})
     for options in masks:
         while True:
-            trial = try_pass(model, partial(model, inputs, **options))
-            visit = _first_crossing(trial, model, len(inputs))
+            record = probe(model, partial(model, inputs, **options))
+            visit = _first_crossing(record, model, len(inputs))
             if visit is None:
                 break
             name = visit.name.removeprefix("network.")
             module = find_module(network, name, "module")
             fold = FoldMask(module, visit.masks, streams, hiding=visit.hiding)
             replace_module(network, name, fold)
-        _refuse_leaks(trial, model, len(inputs))
+        _refuse_leaks(record, model, len(inputs))
 
 
-def _refuse_leaks(trial: Trial, model: Any, count: int) -> None:
+def _refuse_leaks(record: Probe, model: Any, count: int) -> None:
     """Raise if something of single inputs met the superposition, or answers are missing."""
-    if trial.error is not None:
-        where = next((n for n in reversed(trial.stack) if n.startswith("network.")), "network")
+    if record.error is not None:
+        where = next((n for n in reversed(record.stack) if n.startswith("network.")), "network")
         raise ValueError(
             f"Something that belongs to single inputs meets the superposition in "
-            f"{where.removeprefix('network.')!r} ({first_line(trial.error)}): a skip connection "
+            f"{where.removeprefix('network.')!r} ({first_line(record.error)}): a skip connection "
             f"or a side input crosses bind_after={model.config.bind_after!r} or unbind_before="
             f"{model.config.unbind_before!r}. Name modules that no connection goes around."
         )
-    answers = answer_in(trial.output)
+    answers = answer_in(record.output)
     if len(answers) != count:
         raise ValueError(
             f"{count} inputs got {len(answers)} answers: what runs between the two modules "
@@ -267,9 +262,9 @@ def _refuse_leaks(trial: Trial, model: Any, count: int) -> None:
         )
 
 
-def _first_crossing(trial: Trial, model: Any, size: int) -> Visit | None:
+def _first_crossing(record: Probe, model: Any, size: int) -> Visit | None:
     """Find the first module of the trunk that gets a mask of every input, with these masks."""
-    for visit in trial.visits:
+    for visit in record.visits:
         name = visit.name.removeprefix("network.")
         folded = isinstance(model.get_submodule(visit.name), FoldMask)
         inner = name.endswith(".module") or ".module." in name

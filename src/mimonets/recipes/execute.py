@@ -21,8 +21,7 @@ from mimonets.models import Model, Superposed, find_point, usual_points
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
 from mimonets.training import TrainResult, train
-from mimonets.training.identity import Identity
-from mimonets.training.run_folder import RunFolder, read_recipe
+from mimonets.training.run_folder import choose_model, find_finished, read_recipe
 
 
 def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> TrainResult:
@@ -39,15 +38,8 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
         "data": recipe.data,
         "augment": recipe.augment,
     }
-    run = RunFolder(run_dir, writes=False)
-    run.check(Identity.of(model, recipe.train, sections), resume=resume)
-    finished = run.result() if resume else None
+    finished = find_finished(run_dir, model, recipe.train, sections, resume=resume)
     if finished is not None:
-        if recipe.train.keep not in (None, finished.keep):
-            raise ValueError(
-                f"The run in {run_dir} has finished and kept its {finished.keep} model: "
-                f"`mimonets evaluate --which {recipe.train.keep}` measures the other one."
-            )
         return finished
     splits = load_data(recipe.data)
     train_batches = make_train_batches(recipe, splits)
@@ -170,33 +162,6 @@ def split_batches(
 ) -> ImageBatches | SequenceBatches:
     """Make batches to evaluate one split of a recipe's data; ``spec`` is the model's."""
     return data_batches(recipe.data, split, spec=spec, device=device)
-
-
-def choose_model(folder: str | Path, which: str | None = None) -> tuple[str, Path]:
-    """Find the model of a run to measure: best on the validation data, or last.
-
-    By default the one that the run kept (``train.keep``): the best where there was validation data
-    to choose by. Returns its name, best or last, and its folder.
-    """
-    folder = Path(folder)
-    models = {"best": folder / "best", "last": folder / "model"}
-    if which not in (None, *models):
-        raise ValueError(f"A run has no model {which!r}: choose best or last.")
-    read_recipe(folder)
-    result = RunFolder(folder, writes=False).result()
-    if which != "best" and not models["last"].is_dir():
-        so_far = (
-            "or measure the best model so far with --which best"
-            if models["best"].is_dir()
-            else "it has no model yet"
-        )
-        raise ValueError(f"The run in {folder} has not finished: resume it (--resume), {so_far}.")
-    chosen = which or ("last" if result is None else result.keep)
-    if not models[chosen].is_dir():
-        raise ValueError(
-            f"The run in {folder} kept no best model, as it had no validation data: choose last."
-        )
-    return chosen, models[chosen]
 
 
 def measure_run(

@@ -16,7 +16,7 @@ from mimonets.checkpoints import load, read_config
 from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS, SuperposedConfig
 from mimonets.recipes.families import find_recipe
-from mimonets.training.config import TrainConfig
+from mimonets.training.config import LAST_VERSION_WITH_REMOVED, REMOVED, TrainConfig
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -67,6 +67,12 @@ class Recipe:
             f"#   speed   mimonets bench {self.name}\n"
             f"#   expect  docs/results.md, for what has been run\n"
         ) + yaml.dump(settings, Dumper=DUMPER, sort_keys=False)
+
+    def with_data_dir(self, data_dir: str | Path | None) -> "Recipe":
+        """Give the same experiment with its files there; see :func:`find_data_dir`."""
+        if data_dir is None:
+            return self
+        return replace(self, data=replace(self.data, dir=find_data_dir(data_dir, self.data.name)))
 
     def with_seed(self, seed: int) -> "Recipe":
         """Give the same experiment with another seed for weights and batches."""
@@ -132,16 +138,21 @@ def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
 
 
 def data_settings(data_dir: str | Path | None, dataset: str) -> list[str]:
-    """Point a recipe at its files: in the folder itself, or in one named after the data set.
+    """Point a recipe at its files, as overrides.
 
     >>> data_settings("data", "mnist"), data_settings(None, "mnist")
     (['data.dir="data"'], [])
     """
     if data_dir is None:
         return []
-    own = Path(data_dir) / dataset
     # As it stands: YAML would read the two halves of an escaped emoji as two characters.
-    return [f"data.dir={json.dumps(str(own if own.is_dir() else data_dir), ensure_ascii=False)}"]
+    return [f"data.dir={json.dumps(find_data_dir(data_dir, dataset), ensure_ascii=False)}"]
+
+
+def find_data_dir(data_dir: str | Path, dataset: str) -> str:
+    """Find the files of a data set: in the folder itself, or in one in it named after the set."""
+    own = Path(data_dir) / dataset
+    return str(own if own.is_dir() else data_dir)
 
 
 def _sections(settings: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -187,10 +198,17 @@ def _without_circles(value: Any) -> Any:
     return value
 
 
-def _setting_problems(section: str, config_class: type[Any], settings: dict[str, Any]) -> list[str]:
+def _setting_problems(section: str, config_class: Any, settings: dict[str, Any]) -> list[str]:
     """Say everything that is wrong with a section, setting by setting."""
     known = [field.name for field in fields(config_class)]
-    problems = _unknown("setting", settings, known, prefix=f"{section}.")
+    removed = settings.keys() & REMOVED if section == "train" else set()
+    problems = [
+        f"{section}.{name} is gone: mimonets {LAST_VERSION_WITH_REMOVED} is the last version with "
+        f"this setting, leave it out"
+        for name in sorted(removed)
+    ]
+    unknown = [name for name in settings if name not in removed]
+    problems += _unknown("setting", unknown, known, prefix=f"{section}.")
     settings, good = _as_text(config_class, settings), {}
     for name in sorted(settings.keys() & set(known)):
         if settings[name] is None and not _may_be_null(config_class, name):
@@ -214,7 +232,7 @@ def _setting_problems(section: str, config_class: type[Any], settings: dict[str,
     return problems
 
 
-def _as_text(config_class: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
+def _as_text(config_class: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Write numbers as text where names are wanted: train.precision=32 means "32"."""
     hints = _hints(config_class)
     return {
@@ -225,7 +243,7 @@ def _as_text(config_class: type[Any], settings: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _typed(section: str, config_class: type[Any], settings: dict[str, Any]) -> Any:
+def _typed(section: str, config_class: Any, settings: dict[str, Any]) -> Any:
     """Turn what YAML read into the types of the fields, and those into a config.
 
     Nearly every value fits as it is. The rest, such as ``1e-3``, which YAML takes for text, and
@@ -271,18 +289,18 @@ def _as_type(hint: Any, value: Any) -> Any:
     raise TypeError(f"{value!r} is no {hint}")
 
 
-def _may_be_null(config_class: type[Any], name: str) -> bool:
+def _may_be_null(config_class: Any, name: str) -> bool:
     hint = _hints(config_class).get(name)
     return hint is None or NoneType in get_args(hint)
 
 
 @cache
-def _hints(config_class: type[Any]) -> dict[str, Any]:
+def _hints(config_class: Any) -> dict[str, Any]:
     return get_type_hints(config_class)
 
 
 @cache
-def _parser(section: str, config_class: type[Any]) -> "ArgumentParser":
+def _parser(section: str, config_class: Any) -> "ArgumentParser":
     from jsonargparse import ArgumentParser  # 0.2 s, and seldom needed
 
     parser = ArgumentParser(exit_on_error=False)

@@ -1,4 +1,15 @@
-"""A server that chooses the superposition by load: accurate when idle, N inputs a pass in a spike.
+"""A server that chooses the operating point by load: accurate when idle, fast in a spike.
 
-``policy``, ``batcher`` and ``simulator`` are pure: they have no clock, no socket and no PyTorch.
+One request on its way through the server::
+
+    infer.py, classify.py   bytes of HTTP      -> RequestHeader and inputs, by protocol.py
+    request_options.py      what it asks for   -> InferenceRequest, with a deadline
+    batcher.py              admitted           -> QueuedInput, one for each input, in a ModelQueue
+    policy.py               chosen to run now  -> Job: groups of inputs, each at a ServedPoint
+    worker.py               run by the network -> outputs, on the inference thread
+    batcher.py              complete           -> Answer, one for each input
+    infer.py, classify.py   response           -> bytes of HTTP, by protocol.py
+
+``policy``, ``jobs``, ``model_queue`` and ``batcher`` are pure: they have no clock, no socket and no
+PyTorch. :mod:`mimonets.loadtest` drives them in a simulation, and measures a running server.
 """

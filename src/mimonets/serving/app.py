@@ -7,22 +7,19 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from mimonets.serving.batcher import RefusedError
 from mimonets.serving.infer import (
     FAULT,
-    JSON_TYPE,
     App,
     Headers,
-    by_name,
-    explain,
+    error_headers,
     find_tenant,
+    headers_by_name,
     read_body,
     write_error,
 )
-from mimonets.serving.infer import infer as answer_question
+from mimonets.serving.infer import infer as answer_inference
 from mimonets.serving.protocol import describe
 from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server, Version
@@ -92,12 +89,14 @@ def make_app(server: Server, *, wait: bool = True) -> FastAPI:
     return app
 
 
-def error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     """Answer ``{"error": "..."}``."""
-    return answer({"error": message}, status, headers)
+    return json_response({"error": message}, status, headers)
 
 
-def answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(
+    content: Any, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     """Answer JSON."""
     body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, status, headers, media_type="application/json")
@@ -105,13 +104,12 @@ def answer(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 def authorise(request: Request, server: Server) -> Tenant:
     """Find the tenant of a request by its key."""
-    given = by_name(request.headers.raw)
-    return find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
+    return find_tenant(server, headers_by_name(request.headers.raw))
 
 
-async def read_request(request: Request, server: Server) -> bytes:
+async def read_request_body(request: Request, server: Server) -> bytes:
     """Read the body of a request, within the server's limits."""
-    return await read_body(request.receive, by_name(request.headers.raw), server.settings)
+    return await read_body(request.receive, headers_by_name(request.headers.raw), server.settings)
 
 
 def _response(status: int, headers: Headers, body: bytes) -> Response:
@@ -119,30 +117,23 @@ def _response(status: int, headers: Headers, body: bytes) -> Response:
 
 
 def _add_errors(app: FastAPI) -> None:
-    async def refused(request: Request, problem: Any) -> Response:
-        status, headers = explain(problem)
-        return _response(status, [JSON_TYPE, *headers], write_error(problem))
-
-    app.add_exception_handler(RequestError, refused)
-    app.add_exception_handler(RefusedError, refused)
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, problem: RequestError) -> Response:
+        return _response(problem.status, error_headers(problem), write_error(problem))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, problem: HTTPException) -> Response:
-        return error(problem.status_code, str(problem.detail), dict(problem.headers or {}))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, problem: RequestValidationError) -> Response:
-        return error(400, "; ".join(str(one.get("msg")) for one in problem.errors()))
+        return error_response(problem.status_code, str(problem.detail), dict(problem.headers or {}))
 
     @app.exception_handler(Exception)
     async def fault(request: Request, problem: Exception) -> Response:
-        return error(500, FAULT)
+        return error_response(500, FAULT)
 
 
 def _add_health(app: FastAPI, server: Server) -> None:
     @app.get("/v2")
     async def metadata() -> Response:
-        return answer(
+        return json_response(
             {
                 "name": "mimonets",
                 "version": installed("mimonets"),
@@ -153,14 +144,14 @@ def _add_health(app: FastAPI, server: Server) -> None:
     @app.get("/v2/health/live")
     async def live() -> Response:
         if server.worker.is_live():
-            return answer({"live": True})
-        return error(503, "Queued work does not progress.")
+            return json_response({"live": True})
+        return error_response(503, "Queued work does not progress.")
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:
         if server.is_ready and server.worker.is_live():
-            return answer({"ready": True})
-        return error(503, "The server is starting or shutting down.", {"Retry-After": "1"})
+            return json_response({"ready": True})
+        return error_response(503, "The server is starting or shutting down.", {"Retry-After": "1"})
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
@@ -177,44 +168,44 @@ def _add_models(app: FastAPI, server: Server) -> None:
     @app.get("/v2/models/{name}/versions/{number}")
     async def model(request: Request, name: str, number: str | None = None) -> Response:
         found = find(request, name, number)
-        network, policy = found.network, found.lane.policy
+        network, policy = found.network, found.queue.policy
         described = describe(
             name, [found.number], network.input_spec, takes_short=found.takes_short
         )
         described["parameters"] = {
             "modes": [
                 {
-                    "active_streams": mode.active_streams,
-                    "name": mode.name,
-                    "accuracy": mode.accuracy,
-                    "pass_ms": round(1000 * mode.seconds_of_a_group, 3),
+                    "active_streams": point.inputs_per_pass,
+                    "name": point.name,
+                    "accuracy": point.accuracy,
+                    "pass_ms": round(1000 * point.seconds(point.inputs_per_pass), 3),
                 }
-                for mode in policy.modes
+                for point in policy.points
             ],
             "slo_ms": 1000 * server.settings.slo,
         }
         if network.input_spec.labels is not None:
             described["parameters"]["labels"] = list(network.input_spec.labels)
-        return answer(described)
+        return json_response(described)
 
     @app.get("/v2/models/{name}/ready")
     @app.get("/v2/models/{name}/versions/{number}/ready")
     async def model_ready(request: Request, name: str, number: str | None = None) -> Response:
         find(request, name, number)
-        return answer({"name": name, "ready": True})
+        return json_response({"name": name, "ready": True})
 
     @app.post("/v2/models/{name}/infer", openapi_extra=TENSOR_BODY)
     @app.post("/v2/models/{name}/versions/{number}/infer", openapi_extra=TENSOR_BODY)
     async def infer(request: Request, name: str, number: str | None = None) -> Response:
         # App answers first; this is for the schema, and where the app is mounted elsewhere.
         return _response(
-            *await answer_question(server, request.headers.raw, request.receive, name, number)
+            *await answer_inference(server, request.headers.raw, request.receive, name, number)
         )
 
     @app.post("/v2/repository/index")
     async def index(request: Request) -> Response:
         authorise(request, server)
-        return answer(
+        return json_response(
             [
                 {"name": name, "version": version.number, "state": "READY"}
                 for name, version in server.models.items()
@@ -230,4 +221,4 @@ def _add_models(app: FastAPI, server: Server) -> None:
             version = await server.load(name)
         except (ValueError, OSError) as problem:
             raise RequestError(400, f"{name} stays as it is: {problem}") from None
-        return answer({"name": name, "version": version.number})
+        return json_response({"name": name, "version": version.number})

@@ -5,12 +5,11 @@ inference thread and the simulator drive the same object.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from mimonets.serving.jobs import Item, Job
-from mimonets.serving.model_queue import Answer, ModelQueue, Ticket
+from mimonets.serving.jobs import Answer, Job, QueuedInput
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 
 FREE = -inf
 
@@ -30,239 +29,229 @@ class NotFiniteError(ValueError):
         super().__init__("The network gave no finite answer.")
 
 
-@dataclass(slots=True)
-class Work:
-    """A job of one lane."""
-
-    lane: ModelQueue
-    job: Job
-    started: float
-    fast: dict[int, Answer] = field(default_factory=dict)  # cascade: {id of item: first answer}
-
-
 class Batcher:
-    """All lanes of a server, and one engine thread that serves them in turn."""
+    """All queues of a server, one for each model, and one engine that serves them in turn."""
 
     def __init__(self, *, max_bytes: int | None = None, quotas: Mapping[str, int] | None = None):
-        self.lanes: list[ModelQueue] = []
+        self.queues: list[ModelQueue] = []
         self.max_bytes = max_bytes  # queued by all together
         self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
         self.queued_bytes = 0
-        self.queued: dict[str, int] = {}  # inputs per tenant
+        self.queued_by_tenant: dict[str, int] = {}  # inputs
         # Seconds from an answer to its delivery. The way in is as long: twice as much is kept free.
         self.overhead = 0.0
         self.free_at = FREE  # when the running job is expected to end
         self._ended: float | None = None  # end of the last job, if others waited for the engine
         self._number = 0
 
-    def offer(self, lane: ModelQueue, ticket: Ticket, now: float) -> None:
+    def offer(self, request: InferenceRequest, now: float) -> None:
         """Queue a request, or raise RefusedError at once if it could not be answered in time."""
-        quota = self.quotas.get(ticket.tenant)
-        if quota is not None and self.queued.get(ticket.tenant, 0) + ticket.count > quota:
-            if ticket.count > quota:
+        queue, tenant = request.queue, request.tenant
+        quota, held = self.quotas.get(tenant), self.queued_by_tenant.get(tenant, 0)
+        if quota is not None and held + request.count > quota:
+            if request.count > quota:
                 raise RefusedError(
-                    f"{ticket.count} inputs in one request; the quota is {quota}: send fewer.", None
+                    f"{request.count} inputs in one request; the quota is {quota}: send fewer.",
+                    None,
                 )
             raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
-        if self.max_bytes is not None and self.queued_bytes + ticket.size > self.max_bytes:
-            if ticket.size > self.max_bytes:
+        if self.max_bytes is not None and self.queued_bytes + request.size > self.max_bytes:
+            if request.size > self.max_bytes:
                 raise RefusedError(
-                    f"{ticket.size} bytes of inputs in one request; at most {self.max_bytes} are "
+                    f"{request.size} bytes of inputs in one request; at most {self.max_bytes} are "
                     f"queued: send fewer.",
                     None,
                 )
             raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
-        items = [self._make_item(ticket, row, now) for row in range(ticket.count)]
-        elsewhere = sum(other.backlog() for other in self.lanes if other is not lane)
-        late = lane.lateness(items, now, self.free_at, elsewhere)
+        inputs = [self._queued_input(request, row, now) for row in range(request.count)]
+        elsewhere = sum(other.backlog() for other in self.queues if other is not queue)
+        late = queue.lateness(inputs, now, self.free_at, elsewhere)
         if late > 0:
-            if lane.policy.lateness((), items, now) > 0:
+            if queue.policy.lateness((), inputs, now) > 0:
                 raise RefusedError(
-                    f"No mode that it allows answers {ticket.count} inputs in "
-                    f"{(ticket.deadline - now) * 1000:.0f} ms, even on an idle server: "
+                    f"No mode that it allows answers {request.count} inputs in "
+                    f"{(request.deadline - now) * 1000:.0f} ms, even on an idle server: "
                     f"give it more time, or fewer inputs.",
                     None,
                 )
-            lane.policy.refused(now, ticket.deadline - now)
+            queue.policy.refused(now, request.deadline - now)
             raise RefusedError(
                 f"Overloaded: the answer would be late by {late * 1000:.0f} ms.", late
             )
-        ticket.items, ticket.left, ticket.lane = items, ticket.count, lane
-        ticket.answers = [None] * ticket.count
-        lane.join(items)
-        self.queued_bytes += ticket.size
-        self.queued[ticket.tenant] = self.queued.get(ticket.tenant, 0) + ticket.count
+        request.answers, request.left = [None] * request.count, request.count
+        queue.join(inputs)
+        self.queued_bytes += request.size
+        self.queued_by_tenant[tenant] = held + request.count
 
-    def next_work(self, now: float) -> tuple[Work | None, list[Ticket]]:
+    def next_job(self, now: float) -> tuple[Job | None, list[InferenceRequest]]:
         """Choose what the engine does next, and the requests that ended without it.
 
         Those are requests that can no longer be in time, with an error, and cascades that are
         answered as they are because others wait.
         """
         ended = self._drop_late(now)
-        waiting = [lane for lane in self.lanes if lane.queue]
-        if not waiting:
+        busy = [queue for queue in self.queues if queue.waiting]
+        if not busy:
             self._ended = None  # those who waited left: the time until the next job is idle time
-            work, flushed = self._rerun(now)
-            return work, ended + flushed
-        ended += [ticket for lane in self.lanes for ticket in self._flush(lane)]
-        lane = min(waiting, key=lambda lane: lane.queue[0].place)
-        elsewhere = sum(other.backlog() for other in waiting if other is not lane)
-        job = lane.policy.next_job(lane.queue, now, elsewhere)
+            rerun, flushed = self._rerun(now)
+            return rerun, ended + flushed
+        for queue in self.queues:
+            ended += self._answer(queue.reruns)
+            queue.reruns = []
+        queue = min(busy, key=lambda queue: queue.waiting[0].place)
+        elsewhere = sum(other.backlog() for other in busy if other is not queue)
+        job = queue.policy.next_job(queue.waiting, now, elsewhere)
         assert job is not None
-        taken = set(map(id, job.items))
-        lane.queue = [item for item in lane.queue if id(item) not in taken]
-        for item in job.items:
-            self._leave(item)
-        self.free_at = now + lane.policy.correction * job.predicted()
-        return Work(lane, job, now), ended
+        taken = set(map(id, job.inputs))
+        queue.waiting = [queued for queued in queue.waiting if id(queued) not in taken]
+        for queued in job.inputs:
+            self._leave(queued)
+        self._start(job, queue, now)
+        return job, ended
 
     def finish(
-        self, work: Work, outputs: Mapping[int, tuple[Any, float] | Exception], now: float
-    ) -> list[Ticket]:
-        """Note the outputs {id of item: (output, confidence)}; returns requests that are complete.
+        self, job: Job, outputs: Mapping[int, tuple[Any, float] | Exception], now: float
+    ) -> list[InferenceRequest]:
+        """Note the outputs {id of input: (output, confidence)}; returns requests that are complete.
 
-        An item with an error, or without an output, failed; its request gets an error.
+        An input with an error, or without an output, failed; its request gets an error.
         """
         self.free_at = FREE
-        lane, policy = work.lane, work.lane.policy
+        queue, policy = job.queue, job.queue.policy
         # While others wait, the time between two jobs is service time too.
-        policy.observe(work.job.predicted(), now - (self._ended or work.started))
-        is_idle = not any(other.queue for other in self.lanes)
+        policy.observe(job.predicted(), now - (self._ended or job.started))
+        is_idle = not any(other.waiting for other in self.queues)
         self._ended = None if is_idle else now
-        complete: list[Ticket] = []
-        for group in work.job.groups:
-            for item in group.items:
-                ticket = item.owner
-                if ticket.is_done:  # late or cancelled while it ran
+        complete: list[InferenceRequest] = []
+        for group in job.groups:
+            for queued in group.inputs:
+                request = queued.request
+                if request.is_done:  # late or cancelled while it ran
                     continue
-                found = outputs.get(id(item), NotFiniteError())
+                found = outputs.get(id(queued), NotFiniteError())
                 if isinstance(found, Exception):
-                    if id(item) in work.fast:
-                        complete += self._note(item, work.fast[id(item)])
+                    if id(queued) in job.fast_answers:
+                        complete += self._note(queued, job.fast_answers[id(queued)])
                     else:
-                        complete += self.end(ticket, found)
+                        complete += self.end(request, found)
                     continue
                 output, confidence = found
                 answer = Answer(
                     output=output,
-                    mode=policy.mode_of(group.mode, len(group.items)),
-                    group_size=len(group.items),
+                    point=policy.point_for(group.point, len(group.inputs)),
+                    group_size=len(group.inputs),
                     confidence=confidence,
-                    queued=work.started - item.arrival,
-                    computed=now - work.started,
-                    cascaded=bool(work.fast),
+                    queued=job.started - queued.arrival,
+                    computed=now - job.started,
+                    cascaded=bool(job.fast_answers),
                 )
                 wants_more = (
-                    ticket.cascade
-                    and not work.fast
+                    request.cascade
+                    and not job.fast_answers
                     and is_idle
-                    and policy.is_worth_a_rerun(answer.mode, confidence)
-                    and policy.has_slack(item, now)
+                    and policy.is_worth_a_rerun(answer.point, confidence)
+                    and policy.has_slack(queued, now)
                 )
                 if wants_more:
-                    ticket.answers[item.row] = answer  # unless a better one comes in time
-                    lane.reruns.append((item, answer))
+                    request.answers[queued.row] = answer  # unless a better one comes in time
+                    queue.reruns.append((queued, answer))
                 else:
-                    complete += self._note(item, answer)
+                    complete += self._note(queued, answer)
         return complete
 
-    def end(self, ticket: Ticket, error: Exception | None = None) -> list[Ticket]:
+    def end(
+        self, request: InferenceRequest, error: Exception | None = None
+    ) -> list[InferenceRequest]:
         """End a request early: cancelled, late or failed. Its queued inputs are forgotten."""
-        if ticket.is_done:
+        if request.is_done:
             return []
-        if isinstance(error, TimeoutError) and ticket.answers and all(ticket.answers):
+        if isinstance(error, TimeoutError) and request.answers and all(request.answers):
             error = None  # it runs again in slow mode: its fast answers are there
-        ticket.error, ticket.is_done = error, True  # the loop may look in between
-        lane = ticket.lane
-        if lane is None:
-            return [ticket]
+        request.error, request.is_done = error, True  # the loop may look in between
+        queue = request.queue
         if isinstance(error, TimeoutError):
-            lane.policy.broke()
-        for item in lane.queue:
-            if item.owner is ticket:
-                self._leave(item)
-        lane.queue = [item for item in lane.queue if item.owner is not ticket]
-        lane.reruns = [pair for pair in lane.reruns if pair[0].owner is not ticket]
-        return [ticket]
+            queue.policy.missed_deadline()
+        for queued in queue.waiting:
+            if queued.request is request:
+                self._leave(queued)
+        queue.waiting = [queued for queued in queue.waiting if queued.request is not request]
+        queue.reruns = [pair for pair in queue.reruns if pair[0].request is not request]
+        return [request]
 
     def is_empty(self) -> bool:
         """Tell whether nothing is queued."""
-        return not any(lane.queue or lane.reruns for lane in self.lanes)
+        return not any(queue.waiting or queue.reruns for queue in self.queues)
 
-    def _make_item(self, ticket: Ticket, row: int, now: float) -> Item:
+    def _queued_input(self, request: InferenceRequest, row: int, now: float) -> QueuedInput:
         self._number += 1
-        budget = ticket.deadline - now
-        return Item(
+        budget = request.deadline - now
+        return QueuedInput(
             arrival=now,
-            deadline=ticket.deadline - min(2 * self.overhead, budget / 4),
-            limit=ticket.limit,
-            least=ticket.least,
-            tenant=ticket.tenant,
-            shares=ticket.shares,
-            alone=ticket.alone,
-            priority=ticket.priority,
+            deadline=request.deadline - min(2 * self.overhead, budget / 4),
+            fastest=request.fastest,
+            slowest=request.slowest,
+            tenant=request.tenant,
+            shares=request.shares,
+            alone=request.alone,
+            priority=request.priority,
             number=self._number,
-            owner=ticket,
+            request=request,
             row=row,
         )
 
-    def _leave(self, item: Item) -> None:
-        ticket = item.owner
-        self.queued[ticket.tenant] -= 1
-        self.queued_bytes -= ticket.size // ticket.count + (
-            ticket.size % ticket.count if item.row == 0 else 0
-        )
+    def _leave(self, queued: QueuedInput) -> None:
+        request = queued.request
+        self.queued_by_tenant[request.tenant] -= 1
+        rest = request.size % request.count if queued.row == 0 else 0
+        self.queued_bytes -= request.size // request.count + rest
 
-    def _drop_late(self, now: float) -> list[Ticket]:
+    def _start(self, job: Job, queue: ModelQueue, now: float) -> None:
+        job.started = now
+        self.free_at = now + queue.policy.correction * job.predicted()
+
+    def _drop_late(self, now: float) -> list[InferenceRequest]:
         """End requests that cannot be in time any more, even if they ran at once."""
-        late: list[Ticket] = []
-        for lane in self.lanes:
-            policy = lane.policy
-            soonest = [
-                now + policy.correction * mode.time.of(1, mode.active_streams)
-                for mode in policy.modes
-            ]
-            for item in list(lane.queue):
-                if soonest[item.mode(policy.fastest)] > item.deadline:
-                    late += self.end(item.owner, TimeoutError("The deadline has passed."))
+        late: list[InferenceRequest] = []
+        for queue in self.queues:
+            policy = queue.policy
+            soonest = [now + policy.correction * point.seconds(1) for point in policy.points]
+            for queued in list(queue.waiting):
+                if soonest[queued.nearest_allowed(policy.fastest)] > queued.deadline:
+                    late += self.end(queued.request, TimeoutError("The deadline has passed."))
         return late
 
-    def _rerun(self, now: float) -> tuple[Work | None, list[Ticket]]:
-        """Cascade, as nothing else waits: run doubtful answers again in the slowest mode."""
-        ended: list[Ticket] = []
-        for lane in self.lanes:
-            policy = lane.policy
-            late = [pair for pair in lane.reruns if not policy.has_slack(pair[0], now)]
-            lane.reruns = [pair for pair in lane.reruns if policy.has_slack(pair[0], now)]
-            ended += self._answer(late)
-            if not lane.reruns:
+    def _rerun(self, now: float) -> tuple[Job | None, list[InferenceRequest]]:
+        """Cascade, as nothing else waits: run doubtful answers again at the slowest point."""
+        ended: list[InferenceRequest] = []
+        for queue in self.queues:
+            policy = queue.policy
+            ended += self._answer(
+                pair for pair in queue.reruns if not policy.has_slack(pair[0], now)
+            )
+            queue.reruns = [pair for pair in queue.reruns if policy.has_slack(pair[0], now)]
+            if not queue.reruns:
                 continue
-            for item, _ in lane.reruns:
-                item.least = item.limit = 0
-            waiting = sorted((item for item, _ in lane.reruns), key=lambda item: item.place)
+            for queued, _ in queue.reruns:
+                queued.slowest = queued.fastest = 0
+            waiting = sorted((queued for queued, _ in queue.reruns), key=lambda one: one.place)
             job = policy.take(waiting, 0, policy.settings.passes)
-            chosen = set(map(id, job.items))
-            fast = {id(item): answer for item, answer in lane.reruns if id(item) in chosen}
-            lane.reruns = [pair for pair in lane.reruns if id(pair[0]) not in chosen]
-            self.free_at = now + policy.correction * job.predicted()
-            return Work(lane, job, now, fast), ended
+            chosen = set(map(id, job.inputs))
+            job.fast_answers = {id(one): fast for one, fast in queue.reruns if id(one) in chosen}
+            queue.reruns = [pair for pair in queue.reruns if id(pair[0]) not in chosen]
+            self._start(job, queue, now)
+            return job, ended
         return None, ended
 
-    def _flush(self, lane: ModelQueue) -> list[Ticket]:
-        pairs, lane.reruns = lane.reruns, []
-        return self._answer(pairs)
+    def _answer(self, pairs: Iterable[tuple[QueuedInput, Answer]]) -> list[InferenceRequest]:
+        return [request for queued, answer in pairs for request in self._note(queued, answer)]
 
-    def _answer(self, pairs: Iterable[tuple[Item, Answer]]) -> list[Ticket]:
-        return [ticket for item, answer in pairs for ticket in self._note(item, answer)]
-
-    def _note(self, item: Item, answer: Answer) -> list[Ticket]:
-        ticket = item.owner
-        ticket.answers[item.row] = answer
-        ticket.left -= 1
-        if ticket.left:
+    def _note(self, queued: QueuedInput, answer: Answer) -> list[InferenceRequest]:
+        """Note the last answer to an input; returns its request if it is complete."""
+        request: InferenceRequest = queued.request
+        request.answers[queued.row] = answer
+        request.left -= 1
+        if request.left:
             return []
-        ticket.is_done = True
-        if ticket.lane is not None:
-            ticket.lane.policy.kept()
-        return [ticket]
+        request.is_done = True
+        request.queue.policy.met_deadline()
+        return [request]

@@ -1,24 +1,25 @@
 """The way of an inference request through HTTP, without the framework's machinery.
 
-At hundreds of requests a second the framework's routing, validation and response objects would take
-as long as a tenth of a network for CIFAR. So requests to ``.../infer`` are answered here, right
-behind the server's socket; everything else goes on to the application, which also knows the route,
-for the schema and for servers that mount it below another path.
+At hundreds of requests a second, the framework's routing, validation and response objects cost
+a tenth of a network for CIFAR. So requests to ``.../infer`` are answered here, before the framework
+sees them. Everything else goes on to the application, which also has the route ``.../infer``, for
+the schema and for servers that mount it below another path.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 
-from mimonets.serving.batcher import RefusedError
-from mimonets.serving.protocol import read_question, write_answer
+from mimonets.serving.protocol import decode_request, encode_response
 from mimonets.serving.request_options import RequestError
-from mimonets.serving.server import Server, ServerSettings
+from mimonets.serving.server import CountedRequest, Server, ServerSettings
 from mimonets.serving.tenants import Tenant
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,6 @@ Headers = list[tuple[bytes, bytes]]
 JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
 FAULT = "An error inside the server; its log says more."
-MOST_HOSTS = 100  # names with different ports
 
 
 class App(FastAPI):
@@ -36,18 +36,18 @@ class App(FastAPI):
     def __init__(self, server: Server, **settings: Any) -> None:
         super().__init__(**settings)
         self._server = server
-        self._is_ours = Names(server.settings.hosts)
 
     async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
         """Answer one request."""
         model = None
         if scope["type"] == "http":
-            if not self._is_ours(scope):
-                body = write_error(f"This server answers to {self._is_ours}.")
+            hosts = self._server.settings.hosts
+            if hosts is not None and not is_called_by(hosts, scope["headers"]):
+                body = write_error(f"This server answers to {', '.join(hosts)}.")
                 await _reply(send, 421, [JSON_TYPE], body)
                 return
             if scope["method"] == "POST" and not scope.get("root_path"):
-                model = model_of(scope["path"])
+                model = model_in_path(scope["path"])
         if model is None:
             await super().__call__(scope, receive, send)
             return
@@ -59,41 +59,35 @@ class App(FastAPI):
         await _reply(send, *found)
 
 
-class Names:
-    """By which names the server may be called: a web page elsewhere must not reach it."""
-
-    def __init__(self, hosts: tuple[str, ...] | None) -> None:
-        self._hosts = hosts
-        self._known: set[bytes] = set()  # values of the header Host that were found to be right
-
-    def __call__(self, scope: Any) -> bool:
-        """Tell whether a request names this server."""
-        if self._hosts is None:
-            return True
-        host = next((value for name, value in scope["headers"] if name == b"host"), None)
-        if host in self._known:
-            return True
-        is_right = Request(scope).url.hostname in self._hosts
-        if is_right and host is not None and len(self._known) < MOST_HOSTS:
-            self._known.add(host)
-        return is_right
-
-    def __str__(self) -> str:
-        return ", ".join(self._hosts or ())
-
-
 async def _reply(send: Any, status: int, headers: Headers, body: bytes) -> None:
     headers = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def model_of(path: str) -> tuple[str, str | None] | None:
+def is_called_by(hosts: Sequence[str], headers: Headers) -> bool:
+    """Tell whether the header Host has one of these names: a page elsewhere must not reach us.
+
+    >>> is_called_by(["localhost"], [(b"host", b"localhost:8000")])
+    True
+    >>> is_called_by(["localhost"], [(b"host", b"evil.example")])
+    False
+    """
+    host = next((value for name, value in headers if name == b"host"), None)
+    try:  # browsers send one; urlsplit remembers what it was asked before
+        return host is None or urlsplit(b"//" + host).hostname in {name.encode() for name in hosts}
+    except ValueError:
+        return False
+
+
+def model_in_path(path: str) -> tuple[str, str | None] | None:
     """Find name and version in the path of an inference request; None for any other path.
 
-    >>> model_of("/v2/models/digits/infer"), model_of("/v2/models/digits/versions/3/infer")
-    (('digits', None), ('digits', '3'))
-    >>> model_of("/v2/models/digits")
+    >>> model_in_path("/v2/models/digits/infer")
+    ('digits', None)
+    >>> model_in_path("/v2/models/digits/versions/3/infer")
+    ('digits', '3')
+    >>> model_in_path("/v2/models/digits")
     """
     if not path.startswith("/v2/models/") or not path.endswith("/infer"):
         return None
@@ -109,15 +103,15 @@ async def infer(
     server: Server, raw_headers: Headers, receive: Receive, name: str, number: str | None
 ) -> tuple[int, Headers, bytes]:
     """Answer one inference request: status, headers and body."""
-    begun, given = server.clock(), by_name(raw_headers)
+    begun, given = server.clock(), headers_by_name(raw_headers)
     try:
-        with server.count(name):
-            tenant = find_tenant(server, given.get(b"x-api-key"), given.get(b"authorization"))
+        with CountedRequest(server, name):
+            tenant = find_tenant(server, given)
             found = server.find(name, number)
             body = await read_body(receive, given, server.settings)
             found = server.renew(found, number)
             length = given.get(b"inference-header-content-length")
-            question = read_question(
+            header, inputs = decode_request(
                 body,
                 None if length is None else length.decode("latin-1"),
                 found.network.input_spec,
@@ -125,38 +119,33 @@ async def infer(
                 max_inputs=server.settings.max_inputs,
                 known=found.headers,
             )
-            ticket = await server.answer(
-                found, question.inputs, question.wish, tenant, Departure(receive), begun
-            )
-    except (RequestError, RefusedError) as problem:
-        status, more = explain(problem)
-        return status, [JSON_TYPE, *more], write_error(problem)
-    content, cut = write_answer(ticket, question, found.network.input_spec)
+            leaves = partial(client_leaves, receive)
+            request = await server.answer(found, inputs, header.options, tenant, leaves, begun)
+    except RequestError as problem:
+        return problem.status, error_headers(problem), write_error(problem)
+    content, cut = encode_response(request, header, found.network.input_spec)
     if cut is None:
         return 200, [JSON_TYPE], content
     return 200, [BINARY_TYPE, (b"inference-header-content-length", b"%d" % cut)], content
 
 
-def by_name(headers: Headers) -> dict[bytes, bytes]:
+def headers_by_name(headers: Headers) -> dict[bytes, bytes]:
     """Make headers known by their names; of several with one name, the first counts.
 
-    >>> by_name([(b"host", b"here"), (b"host", b"there")])
+    >>> headers_by_name([(b"host", b"here"), (b"host", b"there")])
     {b'host': b'here'}
     """
     return dict(reversed(headers))
 
 
-def explain(problem: RequestError | RefusedError) -> tuple[int, Headers]:
-    """Give the status of a refusal, and the headers that go with it."""
-    if isinstance(problem, RefusedError):
-        if problem.retry_after is None:
-            return 429, []
-        return 429, [(b"retry-after", b"%d" % max(1, math.ceil(problem.retry_after)))]
-    if problem.status == 503:
-        return 503, [(b"retry-after", b"1")]
+def error_headers(problem: RequestError) -> Headers:
+    """Give the headers of a response that says what is wrong."""
     if problem.status == 401:
-        return 401, [(b"www-authenticate", b"Bearer")]
-    return problem.status, []
+        return [JSON_TYPE, (b"www-authenticate", b"Bearer")]
+    seconds = 1.0 if problem.status == 503 else problem.retry_after
+    if seconds is None:
+        return [JSON_TYPE]
+    return [JSON_TYPE, (b"retry-after", b"%d" % max(1, math.ceil(seconds)))]
 
 
 def write_error(problem: object) -> bytes:
@@ -164,8 +153,9 @@ def write_error(problem: object) -> bytes:
     return orjson.dumps({"error": str(problem)})
 
 
-def find_tenant(server: Server, key: bytes | None, authorization: bytes | None) -> Tenant:
+def find_tenant(server: Server, headers: Mapping[bytes, bytes]) -> Tenant:
     """Find the tenant by ``X-API-Key: KEY`` or ``Authorization: Bearer KEY``."""
+    key, authorization = headers.get(b"x-api-key"), headers.get(b"authorization")
     if key is None and authorization is not None:
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() == b"bearer":
@@ -182,108 +172,28 @@ async def read_body(
     """Read a body, counted while it streams; compressed ones are not taken."""
     if headers.get(b"content-encoding", b"identity") != b"identity":
         raise RequestError(415, "Compressed requests are not taken: send the body as it is.")
+    too_large = RequestError(413, f"A request may have at most {settings.max_body} bytes.")
     announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and (len(announced) > 15 or int(announced) > settings.max_body):
-        raise _too_large(settings)
-    first = receive().__await__()
-    try:
-        waits_for = first.send(None)
-    except StopIteration as end:  # what nearly all clients send is there at once: no timer
-        if end.value["type"] == "http.request" and not end.value.get("more_body", False):
-            body: bytes = end.value.get("body", b"")
-            if len(body) > settings.max_body:
-                raise _too_large(settings) from None
-            return body
-        begun: Awaitable[Any] = _Begun(None, end.value)
-    else:
-        begun = _Begun(first, waits_for)
+        raise too_large
+    parts, size, is_more = [], 0, True
     try:
         async with asyncio.timeout(settings.body_timeout):
-            return await _read_parts(begun, receive, settings)
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestError(499, "The client left.")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > settings.max_body:
+                    raise too_large
+                is_more = message.get("more_body", False)
     except TimeoutError:
         raise RequestError(408, f"The body took over {settings.body_timeout:g} s.") from None
+    return b"".join(parts)
 
 
-async def _read_parts(message: Awaitable[Any], receive: Receive, settings: ServerSettings) -> bytes:
-    parts, size = [], 0
-    while True:
-        found = await message
-        if found["type"] == "http.disconnect":
-            raise RequestError(499, "The client left.")
-        parts.append(found.get("body", b""))
-        size += len(parts[-1])
-        if size > settings.max_body:
-            raise _too_large(settings)
-        if not found.get("more_body", False):
-            return b"".join(parts)
-        message = receive()
-
-
-class _Begun:
-    """Awaits what was begun: the rest of some steps, or nothing but a value."""
-
-    def __init__(self, steps: Generator[Any, None, Any] | None, value: Any) -> None:
-        self._steps, self._value = steps, value
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if self._steps is None:
-            return self._value
-        try:
-            yield self._value
-        except BaseException:
-            self._steps.close()
-            raise
-        return (yield from self._steps)
-
-
-class Departure:
-    """Calls back once when a client disconnects, without a task for every request that waits.
-
-    It does what a task does: it runs `receive` until that waits for a future, and goes on when
-    the future is done. Any error counts as a client that left.
-    """
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._call: Callable[[], None] | None = None
-        self._steps: Generator[Any, None, Any] | None = None
-        self._future: asyncio.Future[Any] | None = None
-
-    def watch(self, call: Callable[[], None]) -> None:
-        """Start."""
-        self._call = call
-        self._step()
-
-    def stop(self) -> None:
-        """End; nobody is called any more."""
-        self._call = None
-        if self._future is not None:
-            self._future.remove_done_callback(self._step)
-        if self._steps is not None:
-            self._steps.close()
-
-    def _step(self, _: Any = None) -> None:
-        while self._call is not None:
-            if self._steps is None:
-                self._steps = self._receive().__await__()
-            try:
-                found = self._steps.send(None)
-            except StopIteration as end:
-                self._steps = None
-                if end.value["type"] != "http.disconnect":
-                    continue
-                self._call()
-            except Exception:
-                self._call()
-            else:
-                if found is None:  # it only gave way to others
-                    asyncio.get_running_loop().call_soon(self._step)
-                    return
-                found._asyncio_future_blocking = False  # what a task does to what it waits for
-                self._future = found
-                found.add_done_callback(self._step)
-            return
-
-
-def _too_large(settings: ServerSettings) -> RequestError:
-    return RequestError(413, f"A request may have at most {settings.max_body} bytes.")
+async def client_leaves(receive: Receive) -> None:
+    """Wait until the client disconnects; its whole request was received before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,26 +1,26 @@
-"""What waits, what runs together, and how long it takes. Pure data, without a clock."""
+"""Inputs that wait, jobs that run them together, and their answers. Pure data, without a clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mimonets.serving.modes import Mode
+from mimonets.serving.operating_points import ServedPoint
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class QueuedInput:
     """One input that waits. ``place`` orders the queue: priority, then deadline, then arrival."""
 
     arrival: float
     deadline: float
-    limit: int = 10**9  # the fastest mode it may run in, as an index
-    least: int = 0  # the slowest mode it may run in, as an index
+    fastest: int = 10**9  # index of the fastest operating point it may run at
+    slowest: int = 0  # index of the slowest one
     tenant: str = ""
     shares: bool = False  # may share a pass with other tenants who agreed to that too
-    alone: bool = False  # deterministic: runs as a batch of one, in the slowest mode
+    alone: bool = False  # deterministic: runs as a batch of one, at the slowest point
     priority: int = 0  # smaller is served first
     number: int = 0
-    owner: Any = None  # the request that it belongs to
+    request: Any = None  # the InferenceRequest that it belongs to
     row: int = 0  # which of the request's inputs it is
 
     @property
@@ -28,9 +28,9 @@ class Item:
         """Order of service: earliest deadline first within a priority."""
         return (self.priority, self.deadline, self.number)
 
-    def mode(self, gear: int) -> int:
-        """Tell in which mode it runs when the policy chose this one."""
-        return 0 if self.alone else min(max(gear, self.least), self.limit)
+    def nearest_allowed(self, index: int) -> int:
+        """Find the index of the operating point it runs at when the policy chose this one."""
+        return 0 if self.alone else min(max(index, self.slowest), self.fastest)
 
     def neighbours(self) -> object:
         """Tell with whom it may share a pass: inputs whose answers here are equal."""
@@ -40,78 +40,97 @@ class Item:
 
 
 @dataclass(slots=True)
+class Answer:
+    """The answer to one input, and how it came about."""
+
+    output: Any
+    point: ServedPoint  # at which it ran
+    group_size: int
+    confidence: float
+    queued: float  # seconds
+    computed: float  # seconds
+    cascaded: bool = False
+
+
+@dataclass(slots=True)
 class Group:
     """Inputs that share a pass, or a single one."""
 
-    mode: int  # index of the mode it runs in
-    items: list[Item]
+    point: ServedPoint
+    inputs: list[QueuedInput]
 
 
 @dataclass(slots=True)
 class Job:
-    """What the engine does next, until the policy is asked again."""
+    """What the engine does next, until the policy is asked again: groups of one model's inputs."""
 
-    gear: int  # index of the mode that the policy chose
+    point: ServedPoint  # which the policy chose
     groups: list[Group]
-    modes: Sequence[Mode] = field(repr=False)
+    started: float = 0.0
+    fast_answers: dict[int, Answer] = field(default_factory=dict)  # of a cascade, by id of input
 
     @property
-    def items(self) -> list[Item]:
+    def inputs(self) -> list[QueuedInput]:
         """All inputs of the job."""
-        return [item for group in self.groups for item in group.items]
+        return [queued for group in self.groups for queued in group.inputs]
 
-    def calls(self) -> list[tuple[int, list[Item]]]:
-        """List the calls of the engine as (mode, inputs).
+    @property
+    def queue(self) -> Any:
+        """The ModelQueue that its inputs come from."""
+        return self.groups[0].inputs[0].request.queue
 
-        Full groups of one mode are one call; a short group is a call of its own, so that nobody
+    def calls(self) -> list[tuple[ServedPoint, list[QueuedInput]]]:
+        """List the calls of the engine as (operating point, inputs).
+
+        Full groups at one point are one call; a short group is a call of its own, so that nobody
         joins it, and so is an input that must run alone.
         """
-        merged: dict[int, list[Item]] = {}
-        single: list[tuple[int, list[Item]]] = []
+        merged: dict[int, tuple[ServedPoint, list[QueuedInput]]] = {}
+        single: list[tuple[ServedPoint, list[QueuedInput]]] = []
         for group in self.groups:
-            is_full = len(group.items) == self.modes[group.mode].active_streams
-            if is_full and not group.items[0].alone:
-                merged.setdefault(group.mode, []).extend(group.items)
+            point, inputs = group.point, group.inputs
+            if len(inputs) == point.inputs_per_pass and not inputs[0].alone:
+                merged.setdefault(point.number, (point, []))[1].extend(inputs)
             else:
-                single.append((group.mode, group.items))
-        return [*merged.items(), *single]
+                single.append((point, inputs))
+        return [*merged.values(), *single]
 
     def predicted(self) -> float:
         """Add up the service times of all calls, uncorrected."""
-        return sum(
-            self.modes[mode].time.of(len(items), self.modes[mode].active_streams)
-            for mode, items in self.calls()
-        )
+        return sum(point.seconds(len(inputs)) for point, inputs in self.calls())
 
 
 class Backlog:
-    """The time that a growing set of inputs needs in one gear, in jobs of some passes each."""
+    """The time that a growing set of inputs needs at one operating point, in jobs of some passes.
 
-    def __init__(self, modes: Sequence[Mode], gear: int, passes: int) -> None:
-        self._modes, self._gear, self._passes = modes, gear, passes
+    Inputs that may not run at that point count at the nearest one that they allow.
+    """
+
+    def __init__(self, points: Sequence[ServedPoint], index: int, passes: int) -> None:
+        self._points, self._index, self._passes = points, index, passes
         self._open: dict[object, int] = {}  # members of every group that is not full
-        self._full = [0] * len(modes)
+        self._full = [0] * len(points)
         self._now = 0.0
         self.seconds = 0.0  # never falls, though a group that gets full may save a call
 
     def copy(self) -> "Backlog":
         """Make another one that grows by itself."""
-        made = Backlog(self._modes, self._gear, self._passes)
+        made = Backlog(self._points, self._index, self._passes)
         made._open, made._full = self._open.copy(), self._full.copy()
         made._now, made.seconds = self._now, self.seconds
         return made
 
-    def add(self, item: Item) -> float:
+    def add(self, queued: QueuedInput) -> float:
         """Add an input; returns the seconds that all of them need."""
-        index = item.mode(self._gear)
-        mode = self._modes[index]
-        time = mode.time
-        who = (index, item.neighbours())
+        index = queued.nearest_allowed(self._index)
+        point = self._points[index]
+        time = point.time
+        who = (index, queued.neighbours())
         members = self._open.get(who, 0) + 1
         self._now += time.per_input
         if members == 1:
             self._now += time.per_pass + time.per_call
-        if members == mode.active_streams:  # full groups share calls, one for each job
+        if members == point.inputs_per_pass:  # full groups share calls, one for each job
             if self._full[index] % self._passes:
                 self._now -= time.per_call
             self._full[index] += 1

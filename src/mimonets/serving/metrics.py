@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from mimonets.serving.batcher import Work
-from mimonets.serving.model_queue import Ticket
-from mimonets.serving.modes import Mode
-from mimonets.serving.policy import Policy
+from mimonets.serving.jobs import Job
+from mimonets.serving.model_queue import InferenceRequest
+from mimonets.serving.operating_points import ServedPoint
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -54,16 +53,16 @@ class Metrics:
         self.correction = make(Gauge, "correction", "Mean of observed/predicted time", model)
         make(Gauge, "queued_inputs", "Inputs that wait").set_function(queued)
 
-    def job(self, work: Work, seconds: float) -> None:
+    def job(self, job: Job, seconds: float) -> None:
         """Count a job; called on the inference thread."""
-        name, policy = work.lane.name, work.lane.policy
-        self._of(self.compute, name, _label(policy.modes[work.job.gear])).observe(seconds)
-        for group in work.job.groups:
-            self._of(self.active, name).observe(len(group.items))
+        name, policy = job.queue.name, job.queue.policy
+        self._of(self.compute, name, _label(job.point)).observe(seconds)
+        for group in job.groups:
+            self._of(self.active, name).observe(len(group.inputs))
         self._of(self.safety, name).set(policy.safety)
         self._of(self.correction, name).set(policy.correction)
-        if work.fast:
-            self._of(self.cascaded, name).inc(len(work.fast))
+        if job.fast_answers:
+            self._of(self.cascaded, name).inc(len(job.fast_answers))
 
     def offered(self, now: float) -> None:
         """Count a request that came, whatever becomes of it."""
@@ -77,16 +76,16 @@ class Metrics:
         elif status == 504:
             self._of(self.late, name).inc()
 
-    def answered(self, name: str, ticket: Ticket, policy: Policy) -> None:
+    def answered(self, request: InferenceRequest) -> None:
         """Count an answered request."""
-        now = self._clock()
-        modes = [policy.modes[answer.mode] for answer in ticket.answers if answer]
-        fastest = min(modes, key=lambda mode: mode.cost)
-        self._of(self.latency, name, _label(fastest)).observe(now - ticket.arrival)
-        for mode in modes:
-            self._of(self.inputs, name, _label(mode)).inc()
-        most_active = max(mode.active_streams for mode in modes)
-        self.recent.append((now, now - ticket.arrival, most_active))
+        name, seconds = request.queue.name, self._clock() - request.arrival
+        points = [answer.point for answer in request.answers if answer]
+        fastest = min(points, key=lambda point: point.cost)
+        self._of(self.latency, name, _label(fastest)).observe(seconds)
+        for point in points:
+            self._of(self.inputs, name, _label(point)).inc()
+        most_active = max(point.inputs_per_pass for point in points)
+        self.recent.append((request.arrival + seconds, seconds, most_active))
 
     def _of(self, metric: Any, *labels: object) -> Any:
         """Give a metric with labels, found once: looking them up takes as long as counting."""
@@ -113,6 +112,6 @@ class Metrics:
         return found
 
 
-def _label(mode: Mode) -> str:
-    """Name a mode in metrics: its active streams, or which network or resolution it is."""
-    return mode.name.removesuffix(" active") or str(mode.active_streams)
+def _label(point: ServedPoint) -> str:
+    """Name a point in metrics: its active streams, or which network or resolution it is."""
+    return point.name.removesuffix(" active")

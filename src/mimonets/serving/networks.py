@@ -6,16 +6,21 @@ have points with one input per pass.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from mimonets._inputs import InputSpec
-from mimonets.serving.modes import Mode, fit_service_time, useful_modes
+from mimonets._operating_point import OperatingPoint
+from mimonets.serving.operating_points import (
+    Array,
+    Run,
+    ServedPoint,
+    fit_service_time,
+    useful_points,
+)
 
-Array = np.ndarray[Any, Any]
-Run = Callable[[Array], Array]
 PADDING = -1  # fills token ids up to the full length; the engine gets a mask in its place
 
 
@@ -23,12 +28,8 @@ class EngineLike(Protocol):
     """What runs a network: numpy in, numpy out, any batch size."""
 
     @property
-    def num_streams(self) -> int:
-        """How many inputs can share a pass."""
-
-    @property
-    def modes(self) -> Sequence[int]:
-        """Numbers of active streams that have statistics of their own."""
+    def operating_points(self) -> Sequence[OperatingPoint]:
+        """The ways to run it, slow to fast; each number is what ``active_streams`` gets."""
 
     @property
     def input_spec(self) -> InputSpec:
@@ -38,54 +39,34 @@ class EngineLike(Protocol):
         """Answer every input, in order; neighbours share a pass."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """One way to run a network."""
-
-    group: int  # inputs that share a pass
-    run: Run
-    accuracy: float | None = None
-    name: str = ""
-    family: str = ""  # points of one family share c, p and s
-    confidence: float | None = None  # cascade threshold
-
-
 class Network:
     """A network as the server sees it: what it takes, and its operating points."""
 
     def __init__(
-        self, name: str, input_spec: InputSpec, points: Sequence[Point], *, takes_short: bool = True
+        self,
+        name: str,
+        input_spec: InputSpec,
+        points: Sequence[ServedPoint],
+        *,
+        takes_short: bool = True,
     ) -> None:
         if not points:
             raise ValueError(f"{name} has no operating points: there is nothing to serve.")
         self.name, self.input_spec, self.points = name, input_spec, list(points)
         self.takes_short = takes_short  # sequences below the full length
 
-    def run(self, mode: Mode, inputs: Array) -> Array:
-        """Answer a batch in a mode; copies fill a last group that is short.
-
-        Left to itself, an engine would run it in a mode that was not chosen to be served.
-        """
-        point = self.points[mode.point]
-        left = len(inputs) % point.group
-        if left == 0:
-            return np.asarray(point.run(inputs))
-        whole = len(inputs) - left
-        rows = np.concatenate([np.arange(whole), whole + np.arange(point.group) % left])
-        return np.asarray(point.run(inputs[rows]))[: len(inputs)]
-
     def example(self, count: int) -> Array:
-        """Make inputs to warm up with."""
+        """Make inputs to measure with."""
         spec = self.input_spec
         if spec.kind == "tokens":
             return np.zeros((count, *spec.shape), dtype=np.int64)
         rng = np.random.default_rng(0)
         return rng.standard_normal((count, *spec.shape), dtype=np.float32)
 
-    def open(self) -> None:
+    def run_every_graph(self) -> None:
         """Run every graph once, so that none is opened or compiled while requests wait."""
         for point in self.points:
-            example = self.example(point.group)
+            example = self.example(point.inputs_per_pass)
             tokens = self.input_spec.kind == "tokens"
             if tokens and self.takes_short and example.shape[-1] > 1:  # masked: another graph
                 short = example.copy()
@@ -100,22 +81,22 @@ class Network:
                     f"head='next_token', are run by mimonets.Engine."
                 )
 
-    def warm_up(
+    def measure(
         self,
         clock: Callable[[], float],
         *,
         passes: Sequence[int] = (1, 2, 4),
         repeats: int = 3,
         limit: float = 0.25,
-    ) -> Iterator[list[Mode] | None]:
-        """Run every point on several batch sizes, one call per step; ends with the useful modes.
+    ) -> Iterator[list[ServedPoint] | None]:
+        """Time every point on several batch sizes, one call per step; ends with the useful points.
 
-        One step at a time, so that a server can warm up a new version between jobs. Batches that
+        One step at a time, so that a server can measure a new version between jobs. Batches that
         take longer than ``limit`` seconds are not enlarged further.
         """
         measured: dict[str, dict[tuple[int, int], float]] = {}
         for point in self.points:
-            for size in (count * point.group for count in passes):
+            for size in (count * point.inputs_per_pass for count in passes):
                 inputs = self.example(size)
                 seconds = []
                 for number in range(repeats + 1):
@@ -129,24 +110,13 @@ class Network:
                             f"an engine gives as many as it gets."
                         )
                     yield None
-                # The shortest: a busy machine must not hide that a mode is faster.
-                measured.setdefault(point.family, {})[point.group, size] = min(seconds)
+                # The shortest: a busy machine must not hide that a point is faster.
+                of_family = measured.setdefault(point.family, {})
+                of_family[point.inputs_per_pass, size] = min(seconds)
                 if min(seconds) > limit:
                     break
         times = {family: fit_service_time(found) for family, found in measured.items()}
-        yield useful_modes(
-            [
-                Mode(
-                    active_streams=point.group,
-                    time=times[point.family],
-                    accuracy=point.accuracy,
-                    name=point.name,
-                    confidence=point.confidence,
-                    point=number,
-                )
-                for number, point in enumerate(self.points)
-            ]
-        )
+        yield useful_points([replace(point, time=times[point.family]) for point in self.points])
 
 
 def superposed(
@@ -154,28 +124,30 @@ def superposed(
     engine: EngineLike,
     accuracies: Mapping[int, float] | None = None,
     confidences: Mapping[int, float] | None = None,
-    modes: Sequence[int] | None = None,
+    points: Sequence[int] | None = None,
 ) -> Network:
-    """Serve a network with streams: a point for each mode of its engine, or for some of them.
+    """Serve a network with streams at each operating point of its engine, or at some of them.
 
-    A pair of sequences takes two streams, so that several modes answer as many pairs in a pass; the
-    largest of them is served, which needs no second pass for a pair.
+    ``accuracies`` and ``confidences`` are by number of active streams, and so are ``points``.
+    A pair of sequences takes two streams, so that several points answer as many pairs in a pass;
+    the largest of them is served, which needs no second pass for a pair.
     """
     accuracies, confidences = accuracies or {}, confidences or {}
-    manifest = getattr(engine, "manifest", None)
-    points = [
-        Point(
-            group=manifest.answers_per_group(active) if manifest is not None else active,
-            run=_runner(engine, active),
-            accuracy=accuracies.get(active),
-            name=f"{active} active",
-            confidence=confidences.get(active),
+    by_size = {  # points ascend: the last of a size counts
+        point.inputs_per_pass: ServedPoint(
+            number=point.number,
+            name=point.name,
+            inputs_per_pass=point.inputs_per_pass,
+            options=point.options,
+            accuracy=accuracies.get(point.number, point.accuracy),
+            run=_runner(engine, point.number),
+            confidence=confidences.get(point.number),
         )
-        for active in sorted(engine.modes if modes is None else modes)
-    ]
-    by_size = {point.group: point for point in points}  # modes ascend: the last of a size counts
-    points = list(by_size.values())
-    return Network(name, engine.input_spec, points, takes_short=_takes_mask(engine))
+        for point in engine.operating_points
+        if points is None or point.number in points
+    }
+    served = list(by_size.values())
+    return Network(name, engine.input_spec, served, takes_short=_takes_mask(engine))
 
 
 def switched(
@@ -190,8 +162,14 @@ def switched(
             f"{', '.join(str(spec.shape) for spec in specs)}."
         )
     points = [
-        Point(1, _runner(engine, 1), accuracies.get(label), label, family=label)
-        for label, engine in engines.items()
+        ServedPoint(
+            number=number,
+            name=label,
+            accuracy=accuracies.get(label),
+            run=_runner(engine, 1),
+            family=label,
+        )
+        for number, (label, engine) in enumerate(engines.items(), start=1)
     ]
     takes_short = all(_takes_mask(engine) for engine in engines.values())
     return Network(name, specs[0], points, takes_short=takes_short)
@@ -219,7 +197,13 @@ def at_resolutions(
         return lambda images: run(shrink(images, factor))
 
     points = [
-        Point(1, shrunk(factor), accuracies.get(factor), f"1/{factor}", family=str(factor))
+        ServedPoint(
+            number=factor,
+            name=f"1/{factor}",
+            accuracy=accuracies.get(factor),
+            run=shrunk(factor),
+            family=str(factor),
+        )
         for factor in sorted(engines)
     ]
     return Network(name, spec, points)

@@ -5,7 +5,7 @@ clients speak it: a JSON header, then raw little-endian tensors in row-major ord
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,10 @@ import orjson
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
-from mimonets.serving.model_queue import Ticket
-from mimonets.serving.networks import Array
-from mimonets.serving.numbers import flatten, numbers_of, read_length
-from mimonets.serving.request_options import (
-    RequestError,
-    RequestOptions,
-    check_inputs,
-    how,
-    is_count,
-    leave_out_foreign,
-    mapping,
-    read_wish,
-)
+from mimonets.serving.input_checks import check_inputs, flatten, numbers_of
+from mimonets.serving.model_queue import InferenceRequest
+from mimonets.serving.operating_points import Array
+from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
 
 MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
 PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
@@ -41,22 +32,22 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class Header:
+class RequestHeader:
     """What the JSON of a request says."""
 
     dtype: str
     shape: list[int]
     size: int | None  # bytes of the tensor that follow; None: it is in the JSON
     data: Any  # the tensor, if it is in the JSON
-    wish: RequestOptions
+    options: RequestOptions
     id: str | None
     outputs: tuple[tuple[str, bool, int], ...]  # name, binary, classes
 
 
-class KnownHeaders(dict[bytes, Header]):
+class KnownHeaders(dict[bytes, RequestHeader]):
     """Headers that came before: clients send the same bytes again and again before a tensor."""
 
-    def remember(self, text: bytes, header: Header) -> None:
+    def remember(self, text: bytes, header: RequestHeader) -> None:
         """Keep a header; of many, none are kept for long."""
         if header.size is None or len(text) > LONGEST_KNOWN:
             return
@@ -65,17 +56,7 @@ class KnownHeaders(dict[bytes, Header]):
         self[text] = header
 
 
-@dataclass(frozen=True)
-class Question:
-    """A decoded request."""
-
-    inputs: Array
-    wish: RequestOptions = field(default_factory=RequestOptions)
-    id: str | None = None
-    outputs: tuple[tuple[str, bool, int], ...] = (("logits", False, 0),)  # name, binary, classes
-
-
-def read_question(
+def decode_request(
     body: bytes,
     header_length: str | None,
     spec: InputSpec,
@@ -83,14 +64,14 @@ def read_question(
     takes_short: bool,
     max_inputs: int,
     known: KnownHeaders | None = None,
-) -> Question:
-    """Decode an inference request; raises RequestError with 400 and a sentence.
+) -> tuple[RequestHeader, Array]:
+    """Decode an inference request into its header and its inputs; raises RequestError.
 
     ``known`` has headers that were decoded before, for the same network.
     """
     cut = len(body)
     if header_length is not None:
-        cut = read_length(header_length)
+        cut = _read_length(header_length)
         if not 0 <= cut <= len(body):
             raise RequestError(
                 400,
@@ -111,8 +92,7 @@ def read_question(
         if known is not None:
             known.remember(text, header)
     tensor = _read_tensor(header, body[cut:])
-    inputs = check_inputs(tensor, spec, takes_short=takes_short)
-    return Question(inputs, header.wish, header.id, header.outputs)
+    return header, check_inputs(tensor, spec, takes_short=takes_short)
 
 
 def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:
@@ -128,17 +108,17 @@ def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:
     return content
 
 
-def write_answer(ticket: Ticket, question: Question, spec: InputSpec) -> tuple[bytes, int | None]:
-    """Encode an answer; returns the body and, if it has binary tensors, the header's length."""
-    lane = ticket.lane
-    assert lane is not None
-    answers = [answer for answer in ticket.answers if answer is not None]
+def encode_response(
+    request: InferenceRequest, asked: RequestHeader, spec: InputSpec
+) -> tuple[bytes, int | None]:
+    """Encode the answers; returns the body and, if it has binary tensors, the header's length."""
+    answers = [answer for answer in request.answers if answer is not None]
     if len(answers) == 1:
         logits = answers[0].output[np.newaxis].astype(np.float32, copy=False)
     else:
         logits = np.stack([answer.output for answer in answers]).astype(np.float32, copy=False)
     tensors, raw = [], b""
-    for wanted, binary, classes in question.outputs:
+    for wanted, binary, classes in asked.outputs:
         described, data = _output(wanted, logits, classes, spec)
         if binary:
             described["parameters"] = {"binary_data_size": len(data)}
@@ -146,19 +126,35 @@ def write_answer(ticket: Ticket, question: Question, spec: InputSpec) -> tuple[b
             raw += data
         tensors.append(described)
     header: dict[str, Any] = {
-        "model_name": lane.name,
-        "model_version": lane.version,
+        "model_name": request.queue.name,
+        "model_version": request.queue.version,
         "outputs": tensors,
     }
-    if question.id is not None:
-        header["id"] = question.id
-    header["parameters"] = how(ticket, lane.policy)
+    if asked.id is not None:
+        header["id"] = asked.id
+    header["parameters"] = response_parameters(request)
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
-    return (
-        (text + raw, len(text))
-        if any(binary for _, binary, _ in question.outputs)
-        else (text, None)
-    )
+    is_binary = any(binary for _, binary, _ in asked.outputs)
+    return (text + raw, len(text)) if is_binary else (text, None)
+
+
+def response_parameters(request: InferenceRequest) -> dict[str, Any]:
+    """Say how an answer came about; of several inputs the most crowded, doubtful and slow one."""
+    answers = [answer for answer in request.answers if answer is not None]
+    points = [answer.point for answer in answers]
+    found: dict[str, Any] = {
+        "active_streams": max([point.inputs_per_pass for point in points]),
+        "group_size": max([answer.group_size for answer in answers]),
+        "confidence": round(min([answer.confidence for answer in answers]), 6),
+        "queue_us": int(1e6 * max([answer.queued for answer in answers])),
+        "compute_us": int(1e6 * max([answer.computed for answer in answers])),
+        "cascaded": any(answer.cascaded for answer in answers),
+    }
+    known = [point.accuracy for point in points if point.accuracy is not None]
+    if known:
+        found["expected_accuracy"] = round(min(known), 6)
+    found["mode_name"] = max(points, key=lambda point: point.inputs_per_pass).name
+    return found
 
 
 def softmax(logits: Array) -> Array:
@@ -188,7 +184,12 @@ def describe(
     }
 
 
-def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
+def _read_length(text: str) -> int:
+    """Read a number of bytes; -1 for anything else, such as other digits than 0 to 9."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
+
+
+def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader:
     header = read_json(text)
     inputs = header.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
@@ -215,7 +216,7 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
         raise RequestError(
             400, f"Inputs must be (inputs, {', '.join(map(str, spec.shape))}), not {shape!r}."
         )
-    size = mapping(found, "parameters").get("binary_data_size")
+    size = _mapping(found, "parameters").get("binary_data_size")
     if size is not None and (not is_count(size) or size != count * DATATYPES[kind].itemsize):
         raise RequestError(
             400,
@@ -225,19 +226,27 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> Header:
     identity = header.get("id")
     if identity is not None and not isinstance(identity, str):
         raise RequestError(400, "id must be text.")
-    parameters = mapping(header, "parameters")
-    return Header(
+    parameters = _mapping(header, "parameters")
+    return RequestHeader(
         dtype=kind,
         shape=shape,
         size=size,
         data=found.get("data"),
-        wish=read_wish(leave_out_foreign(parameters)),
+        options=read_options(parameters),
         id=identity,
         outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
     )
 
 
-def _read_tensor(header: Header, raw: bytes) -> Array:
+def _mapping(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Find an object in an object; empty if it is not there."""
+    value = found.get(name) or {}
+    if not isinstance(value, dict):
+        raise RequestError(400, f"{name} must be an object.")
+    return value
+
+
+def _read_tensor(header: RequestHeader, raw: bytes) -> Array:
     dtype, shape = DATATYPES[header.dtype], header.shape
     if header.size is not None:
         if header.size != len(raw):
@@ -267,7 +276,7 @@ def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, b
             raise RequestError(400, f"Outputs are {', '.join(OUTPUTS)}, not {short(name)}.")
         if any(name == known for known, _, _ in wanted):
             raise RequestError(400, f"outputs name {name} twice: ask for each once.")
-        parameters = mapping(one, "parameters")
+        parameters = _mapping(one, "parameters")
         classes = parameters.get("classification", 0)
         if classes and not is_count(classes):
             raise RequestError(400, f"classification={short(classes)} must be an integer >= 1.")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mimonets._extras import need
-from mimonets.serving.run import check_host, is_loopback, settle
+from mimonets.serving.run import check_host, freeze_loaded_objects, is_loopback
 from mimonets.serving.server import Server
 
 ONGOING = 1000  # requests of one replica; it refuses by itself what it cannot answer in time
@@ -41,7 +41,7 @@ def on_ray(
         from mimonets.serving.app import make_app
 
         _server = make_server()
-        _server.on_load = settle
+        _server.on_load = freeze_loaded_objects
         return make_app(_server)
 
     @serve.ingress(build)

@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def settle() -> None:
+def freeze_loaded_objects() -> None:
     """Let the garbage collector skip all that was loaded: going through it stops every thread.
 
     With PyTorch in memory one pass takes over 100 ms, and it comes again and again under load.
@@ -85,7 +85,7 @@ def run_server(
     runner = _Runner(config, server)
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
-    server.on_load = settle
+    server.on_load = freeze_loaded_objects
     server.on_failure = lambda: setattr(runner, "should_exit", True)
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)

@@ -2,23 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from mimonets._config import Config, integer
 from mimonets._messages import did_you_mean, short
 from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
 from mimonets.serving.metrics import Metrics
-from mimonets.serving.model_queue import ModelQueue, Ticket
-from mimonets.serving.networks import Array, Network
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.networks import Network
+from mimonets.serving.operating_points import Array
 from mimonets.serving.policy import Policy, PolicySettings
 from mimonets.serving.protocol import KnownHeaders
-from mimonets.serving.request_options import RequestError, RequestOptions, make_ticket
+from mimonets.serving.request_options import RequestError, RequestOptions, make_request
 from mimonets.serving.tenants import Tenant, Tenants
-from mimonets.serving.warming import warm_up
 from mimonets.serving.worker import Worker, resolve
 
 DECODERS = 2  # threads that decode images and load models; never one per request
@@ -50,28 +50,18 @@ class Version:
     """One loaded network and its queue."""
 
     network: Network
-    lane: ModelQueue
+    queue: ModelQueue
     headers: KnownHeaders = field(default_factory=KnownHeaders)  # of requests that came before
 
     @property
     def number(self) -> str:
         """Which load of the model it is."""
-        return self.lane.version
+        return self.queue.version
 
     @property
     def takes_short(self) -> bool:
         """Tell whether sequences below the full length are taken."""
         return self.network.takes_short and self.network.input_spec.kind == "tokens"
-
-
-class Leaving(Protocol):
-    """Tells when a client left."""
-
-    def watch(self, call: Callable[[], None]) -> None:
-        """Call back once if that happens."""
-
-    def stop(self) -> None:
-        """Call nobody any more."""
 
 
 class Server:
@@ -111,7 +101,7 @@ class Server:
 
     def queued(self) -> int:
         """Count the inputs that wait."""
-        return sum(len(lane.queue) for lane in self.batcher.lanes)
+        return sum(len(queue.waiting) for queue in self.batcher.queues)
 
     async def start(self, *, wait: bool = True) -> None:
         """Start the inference thread and load all models, one after the other."""
@@ -136,7 +126,7 @@ class Server:
     async def load(self, name: str) -> Version:
         """Load a model, or load it again, without a gap.
 
-        The new version is read and warmed up between jobs while the old one answers; then new
+        The new version is read and measured between jobs while the old one answers; then new
         requests go to the new one, and the old one goes once its queue is empty.
         """
         if name not in self.loaders:
@@ -144,16 +134,16 @@ class Server:
         async with self._loading:
             loop = asyncio.get_running_loop()
             network = await loop.run_in_executor(self.pool, self.loaders[name])
-            await loop.run_in_executor(self.pool, network.open)
-            modes = await warm_up(network, self.worker, self.clock)
+            await loop.run_in_executor(self.pool, network.run_every_graph)
+            points = await self.worker.measure(network)
             self._loads[name] += 1
-            lane = ModelQueue(name, Policy(modes, self.settings.policy), str(self._loads[name]))
-            version = Version(network, lane)
-            self.worker.add_lane(lane, network)
+            queue = ModelQueue(name, Policy(points, self.settings.policy), str(self._loads[name]))
+            version = Version(network, queue)
+            self.worker.add_queue(queue)
             self.on_load()
             old = self.models.get(name)
             self.models[name] = version
-        while old is not None and not self.worker.drop_lane(old.lane):
+        while old is not None and not self.worker.remove_queue(old.queue):
             await asyncio.sleep(0.005)
         return version
 
@@ -172,82 +162,80 @@ class Server:
 
     def renew(self, version: Version, number: str | None = None) -> Version:
         """Find a model again if it was loaded anew while its request was under way."""
-        if version.lane in self.batcher.lanes:
+        if version.queue in self.batcher.queues:
             return version
-        return self.find(version.lane.name, number)
+        return self.find(version.queue.name, number)
 
     async def answer(
         self,
         version: Version,
         inputs: Array,
-        wish: RequestOptions,
+        options: RequestOptions,
         tenant: Tenant,
-        leaving: Leaving | None = None,
+        client_leaves: Callable[[], Coroutine[Any, Any, None]] | None = None,
         begun: float | None = None,
-    ) -> Ticket:
-        """Queue inputs and wait for all answers; forget them when the client is ``leaving`` first.
+    ) -> InferenceRequest:
+        """Queue inputs and wait for all answers, unless ``client_leaves`` ends before.
 
-        ``lane`` of what is returned says which version answered: the newest, if the model was
+        The ``queue`` of what is returned says which version answered: the newest, if the model was
         loaded again since ``version`` was found.
         The time to answer counts from ``begun``, when the request began to come; by default now.
-        Raises RequestError: 400, 499 for a client that left, 500, 504; and RefusedError for 429.
+        Raises RequestError: 400, 429, 499 for a client that left, 500, 504.
         """
         found = self.renew(version)
-        lane, name = found.lane, found.lane.name
+        name = found.queue.name
         if (found.network.input_spec, found.takes_short) != (
             version.network.input_spec,
             version.takes_short,
         ):
             raise RequestError(503, f"{name} was loaded again and takes other inputs: ask again.")
-        ticket = make_ticket(
-            inputs,
-            wish,
-            lane.policy,
-            self.clock() if begun is None else begun,
-            self.settings.slo,
-            tenant=tenant.name,
-            shares=tenant.shares,
-        )
-        now = self.clock()
+        now, slo = self.clock(), self.settings.slo
+        arrival = now if begun is None else begun
+        request = make_request(found.queue, inputs, options, tenant, arrival=arrival, slo=slo)
         self.metrics.offered(now)
-        if ticket.deadline <= now:
+        if request.deadline <= now:
             raise RequestError(504, "The deadline passed before all of the request was there.")
-        ticket.future = asyncio.get_running_loop().create_future()
-        timer = self.worker.submit(lane, ticket)
+        request.future = asyncio.get_running_loop().create_future()
         try:
-            await self._wait(ticket, leaving)
+            timer = self.worker.submit(request)
+        except RefusedError as error:
+            raise RequestError(429, str(error), error.retry_after) from None
+        try:
+            await self._wait(request, client_leaves)
         finally:
             timer.cancel()
-        if not ticket.is_done:
-            self.worker.cancel(ticket)
+        if not request.is_done:
+            self.worker.cancel(request)
             self.metrics.cancelled.labels(name).inc()
             raise RequestError(499, "The client left.")
-        self.worker.delivered(ticket)
-        if isinstance(ticket.error, TimeoutError):
-            raise RequestError(504, str(ticket.error))
-        if isinstance(ticket.error, NotFiniteError):
-            raise RequestError(400, f"{ticket.error} The input may be out of range.")
-        if ticket.error is not None:
-            raise RequestError(500, str(ticket.error))
-        self.metrics.answered(name, ticket, lane.policy)
-        return ticket
+        self.worker.learn_delivery_time(request)
+        if isinstance(request.error, TimeoutError):
+            raise RequestError(504, str(request.error))
+        if isinstance(request.error, NotFiniteError):
+            raise RequestError(400, f"{request.error} The input may be out of range.")
+        if request.error is not None:
+            raise RequestError(500, str(request.error))
+        self.metrics.answered(request)
+        return request
 
-    def count(self, name: str = "") -> "Count":
-        """Count what becomes of a request, whoever refuses it; ``with server.count(name): ...``."""
-        return Count(self, name)
-
-    async def _wait(self, ticket: Ticket, leaving: Leaving | None) -> None:
+    async def _wait(
+        self,
+        request: InferenceRequest,
+        client_leaves: Callable[[], Coroutine[Any, Any, None]] | None,
+    ) -> None:
         """Wait until a request is done, or the client left."""
+        leaving = None
+        if client_leaves is not None:
+            leaving = asyncio.create_task(client_leaves())
+            leaving.add_done_callback(lambda task: _stop_waiting(request, task))
         try:
-            if leaving is not None:
-                leaving.watch(lambda: resolve([ticket]))
-            await ticket.future
+            await request.future
         except asyncio.CancelledError:
-            self.worker.cancel(ticket)
+            self.worker.cancel(request)
             raise
         finally:
             if leaving is not None:
-                leaving.stop()
+                leaving.cancel()
 
     def _started(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -269,21 +257,26 @@ class Server:
         return RequestError(404, f"There is no model {short(name)}{hint}: {known}.")
 
 
-class Count:
-    """Counts how a block of code ends, under the name of a model."""
+def _stop_waiting(request: InferenceRequest, leaving: asyncio.Task[None]) -> None:
+    """Wake up who waits for a request: its client left, or its connection has an error."""
+    if not leaving.cancelled():
+        leaving.exception()  # asyncio would log one that nobody looked at
+        resolve([request])
+
+
+class CountedRequest:
+    """Counts what becomes of a request, whoever refuses it: ``with CountedRequest(...): ...``."""
 
     def __init__(self, server: Server, name: str) -> None:
         self._server, self.name = server, name
 
-    def __enter__(self) -> "Count":
+    def __enter__(self) -> "CountedRequest":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         status = 200 if error is None else 500
         if isinstance(error, RequestError):
             status = error.status
-        elif isinstance(error, RefusedError):
-            status = 429
         elif isinstance(error, asyncio.CancelledError):
             status = 499
         known = self.name in self._server.loaders  # clients must not make labels

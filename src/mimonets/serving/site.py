@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from mimonets._messages import short
-from mimonets.serving.app import answer, authorise, read_request
+from mimonets.serving.app import authorise, json_response, read_request_body
 from mimonets.serving.protocol import read_json
 from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server
@@ -80,18 +80,18 @@ def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None
 
     @app.get("/v1/demo")
     async def about() -> Response:
-        return answer(demo.about())
+        return json_response(demo.about())
 
     @app.post("/v1/demo/load", include_in_schema=False)
     async def load(request: Request) -> Response:
         authorise(request, server)
-        rate = read_json(await read_request(request, server), most=10).get("rate")
+        rate = read_json(await read_request_body(request, server), most=10).get("rate")
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise RequestError(400, "rate must be a number.")
         if not 0 <= rate <= demo.max_rate:
             raise RequestError(400, f"rate={short(rate)} must lie between 0 and {demo.max_rate:g}.")
         await demo.set_rate(float(rate))
-        return answer({"rate": rate})
+        return json_response({"rate": rate})
 
 
 def state(server: Server, demo: DemoLoad | None) -> dict[str, Any]:

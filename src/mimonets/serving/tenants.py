@@ -1,4 +1,4 @@
-"""Who may ask: keys, and the tenants they stand for."""
+"""Who may send requests: API keys, and the tenants they belong to."""
 
 import hashlib
 import json
@@ -34,15 +34,15 @@ EVERYONE = Tenant(name="everyone", shares=True)
 
 
 class Tenants:
-    """All keys of a server. Without any, everyone is the same tenant."""
+    """The API keys of a server. Without any, everyone is the same tenant."""
 
-    def __init__(self, keys: Mapping[str, Tenant] | None = None) -> None:
+    def __init__(self, api_keys: Mapping[str, Tenant] | None = None) -> None:
         # By digest: a lookup then takes the same time however much of a key was guessed.
-        self._by_digest = {_digest(key): tenant for key, tenant in (keys or {}).items()}
+        self._by_digest = {_digest(key): tenant for key, tenant in (api_keys or {}).items()}
 
     @property
     def is_open(self) -> bool:
-        """Tell whether no key is needed."""
+        """Tell whether no API key is needed."""
         return not self._by_digest
 
     @property
@@ -52,13 +52,13 @@ class Tenants:
         return {tenant.name: tenant.quota for tenant in found if tenant.quota is not None}
 
     def find(self, key: str | None) -> Tenant | None:
-        """Find who a key stands for; None if it is unknown."""
+        """Find the tenant of an API key; None if it is unknown."""
         if self.is_open:
             return EVERYONE
         return None if key is None else self._by_digest.get(_digest(key))
 
 
-def read_keys(path: str | Path) -> Tenants:
+def read_api_keys(path: str | Path) -> Tenants:
     """Read ``{"KEY": {"tenant": "a", "shares": false, "quota": 100, "admin": false}}``."""
     path = Path(path)
     try:

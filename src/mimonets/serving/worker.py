@@ -1,6 +1,6 @@
 """One lifelong thread that runs the network, and the bridge between it and the event loop.
 
-Everything shared stands in a :class:`Batcher` behind one lock. The loop is woken once per job.
+Everything that both share is in a :class:`Batcher` behind one lock. The loop is woken once per job.
 """
 
 import asyncio
@@ -9,21 +9,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
-from mimonets.serving.batcher import Batcher, Work
-from mimonets.serving.jobs import Item
-from mimonets.serving.model_queue import ModelQueue, Ticket
-from mimonets.serving.networks import Array, Network
+from mimonets.serving.batcher import Batcher
+from mimonets.serving.jobs import Job, QueuedInput
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.networks import Network
+from mimonets.serving.operating_points import Array, ServedPoint
 from mimonets.serving.policy import DECAY, MISS_FACTOR
 
 log = logging.getLogger(__name__)
 IDLE_WAIT = 0.5  # seconds between signs of life when nothing is to do
 LEAST_OVERHEAD = 0.0005  # seconds
 FAILED = "The network failed on this input; the server's log says more."
-PATIENCE = 2.0  # seconds until an idle task (a warm-up step) may run although requests wait
+LONGEST_POSTPONEMENT = 2.0  # seconds; then an idle task runs although requests wait
+
+Outputs = dict[int, tuple[Any, float] | Exception]  # output and confidence, by id of input
 
 
 class Worker:
@@ -31,16 +35,15 @@ class Worker:
 
     def __init__(self, batcher: Batcher, clock: Callable[[], float] = time.monotonic) -> None:
         self.batcher, self.clock = batcher, clock
-        self.networks: dict[int, Network] = {}  # by id of the lane
-        self.on_job: Callable[[Work, float], None] = lambda work, seconds: None
+        self.on_job: Callable[[Job, float], None] = lambda job, seconds: None
         self.errors = 0
         self._changed = threading.Condition()
-        self._idle: deque[Callable[[], None]] = deque()
-        self._idle_since = 0.0
-        self._slabs: dict[int, Array] = {}
+        self._idle_tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._postponed_since = 0.0
+        self._slabs: dict[int, Array] = {}  # by id of the queue
         self._stopping = False
         self._beat = clock()
-        self._running: Work | None = None
+        self._running: Job | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
 
@@ -58,61 +61,69 @@ class Worker:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def add_lane(self, lane: ModelQueue, network: Network) -> None:
-        """Open a queue for a network."""
+    def add_queue(self, queue: ModelQueue) -> None:
+        """Serve the queue of a new version."""
         with self._changed:
-            self.batcher.lanes.append(lane)
-            self.networks[id(lane)] = network
+            self.batcher.queues.append(queue)
 
-    def drop_lane(self, lane: ModelQueue) -> bool:
-        """Close the queue of an old version once nothing of it is left; False until then."""
+    def remove_queue(self, queue: ModelQueue) -> bool:
+        """Forget the queue of an old version once nothing of it is left; False until then."""
         with self._changed:
-            runs = self._running is not None and self._running.lane is lane
-            if lane.queue or lane.reruns or runs:
+            runs = self._running is not None and self._running.queue is queue
+            if queue.waiting or queue.reruns or runs:
                 return False
-            if lane in self.batcher.lanes:
-                self.batcher.lanes.remove(lane)
-            self.networks.pop(id(lane), None)
-            self._slabs.pop(id(lane), None)
+            if queue in self.batcher.queues:
+                self.batcher.queues.remove(queue)
+            self._slabs.pop(id(queue), None)
             return True
 
-    def submit(self, lane: ModelQueue, ticket: Ticket) -> asyncio.TimerHandle:
+    def submit(self, request: InferenceRequest) -> asyncio.TimerHandle:
         """Queue a request (raises RefusedError) and arm the timer of its deadline. On the loop."""
         assert self._loop is not None
         now = self.clock()
         with self._changed:
-            self.batcher.offer(lane, ticket, now)
+            self.batcher.offer(request, now)
             self._changed.notify()
-        return self._loop.call_later(ticket.deadline - now, self._expire, ticket)
+        return self._loop.call_later(request.deadline - now, self._expire, request)
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, request: InferenceRequest) -> None:
         """Forget a request whose client left."""
         with self._changed:
-            self.batcher.end(ticket)
+            self.batcher.end(request)
 
-    def when_idle(self, task: Callable[[], None]) -> None:
+    async def measure(self, network: Network) -> list[ServedPoint]:
+        """Time a network on the inference thread, one call at a time between jobs."""
+        steps = network.measure(self.clock)
+        while True:
+            points: list[ServedPoint] | None = await self._when_idle(lambda: next(steps))
+            if points is not None:
+                return points
+
+    async def _when_idle(self, task: Callable[[], Any]) -> Any:
         """Run something on the inference thread when nothing waits, at the latest in a while."""
+        done: Future[Any] = Future()
         with self._changed:
-            if not self._idle:
-                self._idle_since = self.clock()
-            self._idle.append(task)
+            if not self._idle_tasks:
+                self._postponed_since = self.clock()
+            self._idle_tasks.append((done, task))
             self._changed.notify()
+        return await asyncio.wrap_future(done)
 
     def is_live(self, limit: float = 2.0) -> bool:
         """Tell whether queued work progresses: the thread lives and its job is not overdue."""
         if not self._thread.is_alive():
             return False
-        work = self._running
-        if work is None and self.batcher.is_empty():
-            return True  # nothing waits; a warm-up step may take as long as it likes
+        job = self._running
+        if job is None and self.batcher.is_empty():
+            return True  # nothing waits; measuring a new version may take as long as it likes
         expected = 0.0
-        if work is not None:
-            expected = 10 * work.job.predicted() * work.lane.policy.correction
+        if job is not None:
+            expected = 10 * job.predicted() * job.queue.policy.correction
         return self.clock() - self._beat < limit + expected
 
-    def _expire(self, ticket: Ticket) -> None:
+    def _expire(self, request: InferenceRequest) -> None:
         with self._changed:
-            ended = self.batcher.end(ticket, TimeoutError("The deadline has passed."))
+            ended = self.batcher.end(request, TimeoutError("The deadline has passed."))
         resolve(ended)
 
     def _run(self) -> None:
@@ -128,100 +139,106 @@ class Worker:
         """Do one job, one idle task or one wait; False at the end."""
         with self._changed:
             self._beat = self.clock()
-            overdue = bool(self._idle) and self._beat - self._idle_since > PATIENCE
-            work, ended = (None, []) if overdue else self.batcher.next_work(self._beat)
-            task = None
-            if work is None and self._idle:
-                task, self._idle_since = self._idle.popleft(), self._beat
-            self._running = work
-            if work is None and task is None and not ended:
+            postponed = self._beat - self._postponed_since if self._idle_tasks else 0.0
+            job, ended = None, list[InferenceRequest]()
+            if postponed <= LONGEST_POSTPONEMENT:
+                job, ended = self.batcher.next_job(self._beat)
+            idle_task = None
+            if job is None and self._idle_tasks:
+                idle_task, self._postponed_since = self._idle_tasks.popleft(), self._beat
+            self._running = job
+            if job is None and idle_task is None and not ended:
                 if self._stopping and self.batcher.is_empty():
                     return False
                 self._changed.wait(IDLE_WAIT)
                 return True
         self._deliver(ended)
-        if task is not None:
-            task()
-        if work is not None:
-            self._do(work)
+        if idle_task is not None:
+            _run_idle_task(*idle_task)
+        if job is not None:
+            self._do(job)
         return True
 
-    def _do(self, work: Work) -> None:
-        outputs: dict[int, tuple[Any, float] | Exception] = {}
+    def _do(self, job: Job) -> None:
+        outputs: Outputs = {}
         try:
-            outputs = self._execute(work)
+            outputs = self._execute(job)
         except Exception:
             log.exception("a job failed")
             self.errors += 1
-            outputs = {id(item): RuntimeError(FAILED) for item in work.job.items}
+            outputs = {id(queued): RuntimeError(FAILED) for queued in job.inputs}
         finally:
             now = self.clock()
             with self._changed:
                 self._running, self._beat = None, now
-                done = self.batcher.finish(work, outputs, now)
+                done = self.batcher.finish(job, outputs, now)
             self._deliver(done)
-        self.on_job(work, now - work.started)
+        self.on_job(job, now - job.started)
 
-    def _deliver(self, tickets: Sequence[Ticket]) -> None:
-        if tickets and self._loop is not None and not self._loop.is_closed():
+    def _deliver(self, requests: Sequence[InferenceRequest]) -> None:
+        if requests and self._loop is not None and not self._loop.is_closed():
             now = self.clock()
-            for ticket in tickets:
-                ticket.answered_at = now
-            self._loop.call_soon_threadsafe(resolve, tickets)
+            for request in requests:
+                request.answered_at = now
+            self._loop.call_soon_threadsafe(resolve, requests)
 
-    def delivered(self, ticket: Ticket) -> None:
-        """Learn the 99th percentile of the time from the engine to whoever waits on the loop."""
+    def learn_delivery_time(self, request: InferenceRequest) -> None:
+        """Learn the 99th percentile of the time from the engine to the coroutine that waits."""
         known = max(self.batcher.overhead, LEAST_OVERHEAD)
-        factor = MISS_FACTOR if self.clock() - ticket.answered_at > known else DECAY
+        factor = MISS_FACTOR if self.clock() - request.answered_at > known else DECAY
         self.batcher.overhead = max(known * factor, LEAST_OVERHEAD)
 
-    def _execute(self, work: Work) -> dict[int, tuple[Any, float] | Exception]:
+    def _execute(self, job: Job) -> Outputs:
         """Run all calls of a job; members of a group without a finite answer run again alone."""
-        network = self.networks[id(work.lane)]
-        found: dict[int, tuple[Any, float] | Exception] = {}
-        for index, items in work.job.calls():
-            policy = work.lane.policy
-            mode = policy.modes[index]
-            if len(items) < mode.active_streams:
-                mode = policy.modes[policy.mode_of(index, len(items))]
+        queue, found = job.queue, Outputs()
+        for chosen, inputs in job.calls():
+            point = queue.policy.point_for(chosen, len(inputs))
             try:
-                outputs = network.run(mode, self._gather(work.lane, network, items))
+                outputs = point.answer(self._gather(queue, inputs))
             except Exception:
-                log.exception("%s failed on a batch of %d", network.name, len(items))
+                log.exception("%s failed on a batch of %d", queue.name, len(inputs))
                 self.errors += 1
-                outputs = np.full((len(items), 1), np.nan)
-            fine = np.asarray(np.isfinite(outputs.reshape(len(items), -1)).all(axis=1))
+                outputs = np.full((len(inputs), 1), np.nan)
+            fine = np.asarray(np.isfinite(outputs.reshape(len(inputs), -1)).all(axis=1))
             sure = confidence(outputs)
-            for start in range(0, len(items), mode.active_streams):
-                rows = range(start, min(start + mode.active_streams, len(items)))
+            for start in range(0, len(inputs), point.inputs_per_pass):
+                rows = range(start, min(start + point.inputs_per_pass, len(inputs)))
                 if fine[rows.start : rows.stop].all():
-                    found.update({id(items[row]): (outputs[row], float(sure[row])) for row in rows})
+                    found |= {id(inputs[row]): (outputs[row], float(sure[row])) for row in rows}
                 else:
                     for row in rows:
-                        found.update(self._alone(work.lane, network, items[row]))
+                        found |= self._alone(queue, inputs[row])
         return found
 
-    def _alone(
-        self, lane: ModelQueue, network: Network, item: Item
-    ) -> dict[int, tuple[Any, float] | Exception]:
-        """Run one input by itself in the slowest mode; nothing if even that is not finite."""
+    def _alone(self, queue: ModelQueue, queued: QueuedInput) -> Outputs:
+        """Run one input by itself at the slowest point; nothing if even that is not finite."""
         try:
-            output = network.run(lane.policy.modes[0], self._gather(lane, network, [item]))
+            output = queue.policy.points[0].answer(self._gather(queue, [queued]))
         except Exception:
-            return {id(item): RuntimeError(FAILED)}
+            return {id(queued): RuntimeError(FAILED)}
         if not np.isfinite(output).all():
             return {}
-        return {id(item): (output[0], float(confidence(output)[0]))}
+        return {id(queued): (output[0], float(confidence(output)[0]))}
 
-    def _gather(self, lane: ModelQueue, network: Network, items: Sequence[Item]) -> Array:
+    def _gather(self, queue: ModelQueue, inputs: Sequence[QueuedInput]) -> Array:
         """Copy inputs side by side into memory that is kept."""
-        slab = self._slabs.get(id(lane))
-        if slab is None or len(slab) < len(items):
-            slab = network.example(1).repeat(max(len(items), 64), axis=0)
-            self._slabs[id(lane)] = slab
-        for place, item in enumerate(items):
-            slab[place] = item.owner.inputs[item.row]
-        return slab[: len(items)]
+        slab = self._slabs.get(id(queue))
+        if slab is None or len(slab) < len(inputs):
+            given = inputs[0].request.inputs
+            slab = np.empty((max(len(inputs), 64), *given.shape[1:]), given.dtype)
+            self._slabs[id(queue)] = slab
+        for place, queued in enumerate(inputs):
+            slab[place] = queued.request.inputs[queued.row]
+        return slab[: len(inputs)]
+
+
+def _run_idle_task(done: Future[Any], task: Callable[[], Any]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        done.set_result(task())
+    except Exception as error:
+        done.set_exception(error)
 
 
 def confidence(outputs: Array) -> Array:
@@ -235,8 +252,8 @@ def confidence(outputs: Array) -> Array:
         return np.asarray(1 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1))
 
 
-def resolve(tickets: Sequence[Ticket]) -> None:
+def resolve(requests: Sequence[InferenceRequest]) -> None:
     """Deliver on the loop; a future whose client left is done already."""
-    for ticket in tickets:
-        if ticket.future is not None and not ticket.future.done():
-            ticket.future.set_result(ticket)
+    for request in requests:
+        if request.future is not None and not request.future.done():
+            request.future.set_result(request)

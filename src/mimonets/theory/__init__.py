@@ -5,6 +5,7 @@ in each docstring. A bound is returned as the formula gives it: above 1 it says 
 marked "not in the paper" is ours.
 """
 
+from mimonets._renamed import renamed
 from mimonets.theory.cleanup import cleanup_noise_bound, cleanup_noise_typical, wrong_item_bound
 from mimonets.theory.dimensionality import (
     any_pair_bound,
@@ -33,13 +34,9 @@ from mimonets.theory.kernel import (
     superposed_relu_kernel,
 )
 from mimonets.theory.planner import Line, WidthPlan, plan
-from mimonets.theory.plots import plot_bounds, plot_relu_kernel
-from mimonets.theory.report import theory_report
-from mimonets.theory.simulation import Estimate
 from mimonets.theory.tails import bernstein_bound, hoeffding_bound
 
 __all__ = [
-    "Estimate",
     "Line",
     "WidthPlan",
     "any_pair_bound",
@@ -59,16 +56,15 @@ __all__ = [
     "markov_over_columns",
     "markov_over_rows",
     "plan",
-    "plot_bounds",
-    "plot_relu_kernel",
     "relu_kernel",
     "relu_kernel_approximation",
     "softmax_kernel",
     "streams_apart",
     "superposed_relu_kernel",
-    "theory_report",
     "typical_crosstalk",
     "typical_peak",
     "width_apart",
     "wrong_item_bound",
 ]
+
+__getattr__ = renamed(__name__)

@@ -3,7 +3,7 @@
 from mimonets.training.config import TrainConfig
 from mimonets.training.loop import train
 from mimonets.training.progress import TrainingInterrupted
-from mimonets.training.result import TrainResult
+from mimonets.training.run_folder import TrainResult
 from mimonets.training.stability import TrainingDivergedError
 
 __all__ = ["TrainConfig", "TrainResult", "TrainingDivergedError", "TrainingInterrupted", "train"]

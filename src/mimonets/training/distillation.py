@@ -5,27 +5,22 @@ inputs that the student sees, augmented and mixed alike; it runs in evaluation m
 pass, and gets no gradient.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.bindings.insertion import ClassifierPerStream, CutBefore, UnbindBefore
 from mimonets.checkpoints import load
 from mimonets.data.interface import IGNORED
-from mimonets.models import Superposed
-from mimonets.models.evaluating import evaluating
+from mimonets.models import eval_mode
 from mimonets.training.batch import Batch
-from mimonets.training.compiling import make_fast
 from mimonets.training.config import TrainConfig
+from mimonets.training.launch import make_fast
 from mimonets.training.objective import task_loss
 
-# b answers   c classes   d features
+# b answers   c classes
 
-Lesson = tuple[Tensor, list[Tensor]]  # the teacher's logits, and what its classifier got
 SLOW = "slow"  # as the name of a teacher: the student's own mode with one active stream
 
 
@@ -54,14 +49,6 @@ class Teacher:
         is_student = network is student  # which changes its mode to teach: it is not compiled twice
         self.call = network if is_student else make_fast(network, config, device)
         self.options = {"active_streams": 1} if hasattr(network, "num_streams") else {}
-        self.watched = compared_module(network, student) if config.distill_features else None
-        for name, one in (("student", student), ("teacher", network)):
-            if config.distill_features and compared_module(one, student) is None:
-                raise ValueError(
-                    f"distill_features compares what the classifiers get, or in a superposed "
-                    f"network what is read out before `unbind_before`, and the {name} has no such "
-                    f"module: set train.distill_features=0."
-                )
 
     def teaches(self, active_streams: int) -> bool:
         """Whether it has anything to say to this mode: the slow mode cannot learn from itself.
@@ -70,17 +57,16 @@ class Teacher:
         """
         return self.network is not self.student or active_streams > 1
 
-    def answer(self, batch: Batch) -> Lesson:
-        """Answer a batch: logits, and with ``distill_features`` what the classifier made them of.
+    def answer(self, batch: Batch) -> Tensor:
+        """Answer a batch, before the student does.
 
-        Before the student does: a network that teaches itself changes its mode for this, and its
-        batch norms must not move between the student's forward and backward pass.
+        A network that teaches itself changes its mode for this, and its batch norms must not move
+        between the student's forward and backward pass.
         """
         plain = self.call is self.network  # tensors of inference mode are not for compiled code
-        with watching(self.watched) as features, evaluating(self.network, inference=plain):
-            logits = self.call(batch.inputs, **self.options, **batch.arguments())
-        # Clones, since what inference mode made cannot take part in a backward pass.
-        return logits.clone(), [seen.clone() for seen in features]
+        with eval_mode(self.network, inference=plain):
+            logits: Tensor = self.call(batch.inputs, **self.options, **batch.arguments())
+        return logits.clone()  # what inference mode made cannot take part in a backward pass
 
 
 def make_teacher(
@@ -92,40 +78,24 @@ def make_teacher(
             f"Two teachers: a network, and train.teacher={config.teacher!r}. Pass one of them."
         )
     if network is None and config.teacher is None:
-        if config.distill_features:
-            raise ValueError(
-                "distill_features is for a teacher: name one (train.teacher), or leave it out."
-            )
         return None
     return Teacher(student, config, device, network)
 
 
-def taught_loss(
-    logits: Tensor,
-    batch: Batch,
-    config: TrainConfig,
-    lesson: Lesson | None,
-    features: list[Tensor] | None = None,
-) -> Tensor:
-    r"""Score answers by the labels and by the teacher's answers, if there is a lesson.
+def taught_loss(logits: Tensor, batch: Batch, config: TrainConfig, taught: Tensor | None) -> Tensor:
+    r"""Score answers by the labels and by the teacher's answers, if it was asked.
 
     .. math:: (1 - w) \, \ell(y, l) + w \, T^2 \,
-        \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr) + v \, L_G
+        \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr)
 
-    with w = ``config.distill``, T = ``config.temperature``, v = ``config.distill_features`` and
-    :math:`L_G` of :func:`similarity_loss`. Without a teacher it is the task's loss alone.
+    with w = ``config.distill`` and T = ``config.temperature``. Without a teacher it is the task's
+    loss alone.
     """
     loss = task_loss(logits, batch, config)
-    if lesson is None:
+    if taught is None:
         return loss
-    wanted, taught = lesson
     scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
-    loss = torch.lerp(loss, soft_loss(logits, wanted, scored, config.temperature), config.distill)
-    if config.distill_features and features and taught:
-        known = torch.cat(taught)
-        own = torch.cat(features)[: len(known)]  # a group that was filled up has more
-        loss = loss + config.distill_features * similarity_loss(own, known)
-    return loss
+    return torch.lerp(loss, soft_loss(logits, taught, scored, config.temperature), config.distill)
 
 
 def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
@@ -139,41 +109,6 @@ def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature
         for x in (logits, wanted)
     )
     return temperature**2 * F.kl_div(found, target, log_target=True, reduction="batchmean")
-
-
-def similarity_loss(features: Tensor, taught: Tensor) -> Tensor:
-    r"""Compare which inputs of a batch look alike to the two networks.
-
-    .. math:: L_G = \frac{1}{b^2} \| G(F) - G(F_t) \|_F^2, \qquad
-        G(F)_{ij} = \frac{\langle f_i, f_j \rangle}{\sqrt{\sum_k \langle f_i, f_k \rangle^2}}
-
-    Features may differ in size, and nothing is learned beside the network. Tung & Mori,
-    "Similarity-preserving knowledge distillation", ICCV 2019.
-
-    Args:
-        features: (b, d) of the student, or maps (b, d, h, w), which count as vectors.
-        taught: (b, d') of the teacher, likewise.
-    """
-    vectors = (x.flatten(1).float() for x in (features, taught))
-    own, wanted = (F.normalize(x @ x.mT, dim=-1) for x in vectors)
-    return (own - wanted).square().mean()
-
-
-def compared_module(network: Any, student: Any) -> nn.Module | None:
-    """Find the module whose inputs are compared with ``distill_features``; None if there is none.
-
-    It is the classifier; or, if the student is a superposed third-party network, what comes after
-    the unbinding there, and the module of the same name in the teacher.
-    """
-    name = getattr(getattr(student, "config", None), "unbind_before", "")
-    found: Any = getattr(network, "classifier", None)
-    if name:
-        inner = network.network if isinstance(network, Superposed) else network
-        found = dict(inner.named_modules()).get(name, found)
-    if isinstance(found, UnbindBefore | CutBefore):
-        return found.module
-    none = ClassifierPerStream | nn.Identity  # what is read out before it is not there
-    return found if isinstance(found, nn.Module) and not isinstance(found, none) else None
 
 
 def _check_answers(teacher: Any, student: Any) -> None:
@@ -198,17 +133,3 @@ def _of(network: Any, what: str) -> Any:
         return getattr(getattr(network, "config", None), "num_classes", None)
     spec = network.default_input_spec() if hasattr(network, "default_input_spec") else None
     return None if spec is None else {"image": "images", "tokens": "token ids"}[spec.kind]
-
-
-@contextmanager
-def watching(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Collect what a module gets while the context lasts; nothing without one."""
-    seen: list[Tensor] = []
-    if module is None:
-        yield seen
-        return
-    handle = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
-        yield seen
-    finally:
-        handle.remove()

@@ -8,8 +8,7 @@ from mimonets.data.interface import Batches
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.layers import recalibrate, untrained_modes
 from mimonets.models import operating_points
-from mimonets.training.result import Row, TrainResult
-from mimonets.training.run_folder import RunFolder
+from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.stability import averaged
 from mimonets.training.state import TrainState
 
@@ -42,8 +41,8 @@ def validate(
     """Measure every mode, with averaged weights if there are any, and keep the best model."""
     fabric, config = state.fabric, state.config
     shares = config.mode_shares(state.model.num_streams)
-    trained = (p.number for p in operating_points(state.model) if p.inputs_per_pass in shares)
-    modes = config.evaluate_modes or tuple(trained)
+    points = operating_points(state.model)
+    modes = tuple(point.number for point in points if point.inputs_per_pass in shares)
     found: dict[str, Row] = {}
     best = False
     state.statistics.remember()
@@ -65,10 +64,7 @@ def validate(
 
 
 def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None = None) -> None:
-    """Measure batch-norm statistics for the modes that are not trained, or those of them given.
-
-    Also for modes that only a curriculum went through: the weights have moved on since.
-    """
+    """Measure batch-norm statistics for the modes that are not trained, or those of them given."""
     streams = state.model.num_streams
     trained = set(state.config.mode_shares(streams)) - set(untrained_modes(state.model))
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]

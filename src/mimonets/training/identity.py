@@ -21,8 +21,6 @@ FREE = frozenset(
         "train.threads",
         "train.compile",
         "train.accelerator",
-        "train.checkpoint_every",
-        "train.checkpoint_seconds",
         "train.keep",
     }
 )

@@ -13,15 +13,17 @@ from typing import Any
 
 from mimonets.data.interface import as_batches
 from mimonets.training.batch import shard
+from mimonets.training.checks import check_batch, check_fit
 from mimonets.training.config import TrainConfig
 from mimonets.training.epoch_end import end_epoch, finish, validate
 from mimonets.training.identity import Identity
-from mimonets.training.launch import check_batch, check_fit, launch_fabric, workplace
+from mimonets.training.launch import launch_fabric, training_setup
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
-from mimonets.training.result import Row, TrainResult
-from mimonets.training.run_folder import RunFolder
+from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.state import TrainState
 from mimonets.training.step import take_step
+
+CHECKPOINT_SECONDS = 600.0  # and at every epoch's end
 
 
 def train(
@@ -64,7 +66,7 @@ def train(
     batches = shard(train_batches, fabric.global_rank, fabric.world_size)
     same_batches = shard(train_batches, 0, fabric.world_size)  # on every process
     run = RunFolder(run_dir, writes=fabric.is_global_zero)
-    with closing(run), workplace(model, config, fabric.device), listening_for_stop() as stop:
+    with closing(run), training_setup(model, config, fabric.device), listening_for_stop() as stop:
         with fabric.rank_zero_first():
             run.open(Identity.of(model, config, recipe), resume=resume)
         state = TrainState(fabric, model, config, len(batches), teacher)
@@ -86,9 +88,7 @@ def train(
                         bar.show(state.step, *state.tally.read(), state.tally.speed())
                     if state.at_end_of_epoch:
                         break
-                    late = time.monotonic() - saved_at > config.checkpoint_seconds
-                    every = config.checkpoint_every
-                    if stop or late or (every is not None and state.step % every == 0):
+                    if stop or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
                         run.save_checkpoint(state.state_dict())
                         saved_at = time.monotonic()
                     if stop:

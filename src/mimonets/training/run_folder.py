@@ -12,9 +12,11 @@ tensorboard/           the metrics as curves, if tensorboardX is installed
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,14 +24,67 @@ from torch import Tensor, nn
 
 from mimonets._files import what_it_is, write_safely, write_text
 from mimonets.checkpoints import save
+from mimonets.checkpoints.checkpoint import upgrade_settings
 from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, Superposed
+from mimonets.training.config import TrainConfig, drop_removed
 from mimonets.training.identity import Identity
 from mimonets.training.lock import OURS, FolderLock
-from mimonets.training.result import TrainResult
 
 FORMAT_VERSION = 1
 WEIGHTS_FILE = "model.safetensors"
+MODELS = {"best": "best", "last": "model"}  # which of a run's models -> its folder
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What came out of a run."""
+
+    history: list[Row]  # one row per epoch, as in metrics.jsonl
+    final: dict[int, Row]  # the kept model on the validation data, by active streams; or empty
+    keep: str  # which model to use and to measure: best, on the validation data, or last
+    steps: int
+    skipped: int  # batches left out by the gradient filter
+    not_finite: int  # those of them whose gradient was not finite
+    seconds: float | None  # of training; None for runs of version 0.1.0
+    slopes: dict[str, float]  # of parametric ReLUs in the kept model: the mean, layer by layer
+    run_dir: Path
+    rank: int = 0  # of this process; with several devices only 0 should print
+
+    @property
+    def model_dir(self) -> Path:
+        """The model that is kept, for mimonets.load."""
+        return self.run_dir / MODELS[self.keep]
+
+    @property
+    def training(self) -> Row:
+        """Loss and accuracy on the training data in the last epoch."""
+        last = self.history[-1] if self.history else {}
+        return {name: last.get(name) for name in ("loss", "accuracy")}
+
+    def as_dict(self) -> Row:
+        """Give what is not in other files of the run folder as plain data for JSON."""
+        names = ("final", "training", "keep", "steps", "skipped", "not_finite", "seconds", "slopes")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_dict(cls, found: Row, run_dir: Path, history: list[Row]) -> Self:
+        """Read what :meth:`as_dict` gave."""
+        keep = found.get("keep", "last")
+        if keep not in MODELS:
+            raise ValueError(f"keep={keep!r}")
+        return cls(
+            history=history,
+            final={int(mode): dict(row) for mode, row in found["final"].items()},
+            keep=keep,
+            steps=int(found["steps"]),
+            skipped=int(found["skipped"]),
+            not_finite=int(found["not_finite"]),
+            seconds=found.get("seconds"),
+            slopes=dict(found.get("slopes", {})),
+            run_dir=run_dir,
+        )
 
 
 class RunFolder:
@@ -59,19 +114,18 @@ class RunFolder:
         """
         if not self.writes:
             return
-        self.check(identity, resume=resume)
+        self._refuse_file()
         self._made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._identity = identity
-        self._lock.acquire()
-        self.check(identity, resume=resume)  # again, now that nobody else can write
+        self._lock.acquire()  # first, so that nobody else writes after the check
+        self.check(identity, resume=resume)
 
     def check(self, identity: Identity, *, resume: bool) -> None:
         """Refuse a folder that holds another run, or something that is no run."""
+        self._refuse_file()
         if not self.folder.exists():
             return
-        if not self.folder.is_dir():
-            raise ValueError(f"{self.folder} is a file: a run is a folder, choose another name.")
         if self._recipe.exists():
             if not resume:
                 raise ValueError(
@@ -89,6 +143,10 @@ class RunFolder:
                 f"{self.folder} is no run and holds {', '.join(others[:3])}{more}: choose another "
                 f"folder, or an empty one."
             )
+
+    def _refuse_file(self) -> None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file: a run is a folder, choose another name.")
 
     def begin(self) -> None:
         """Write down what is trained, once it is known to work: after the first step."""
@@ -216,8 +274,61 @@ class RunFolder:
             self._made = False
 
 
+def find_finished(
+    folder: str | os.PathLike[str],
+    model: nn.Module,
+    config: TrainConfig,
+    recipe: Mapping[str, Any] | None,
+    *,
+    resume: bool,
+) -> TrainResult | None:
+    """Give the result of this training if it has finished in the folder and is to be resumed.
+
+    Refuses a folder that this training may not use, before anybody loads the data.
+    """
+    run = RunFolder(folder, writes=False)
+    run.check(Identity.of(model, config, recipe), resume=resume)
+    result = run.result() if resume else None
+    if result is not None and config.keep not in (None, result.keep):
+        raise ValueError(
+            f"The run in {folder} has finished and kept its {result.keep} model: "
+            f"`mimonets evaluate --which {config.keep}` measures the other one."
+        )
+    return result
+
+
+def choose_model(folder: str | os.PathLike[str], which: str | None = None) -> tuple[str, Path]:
+    """Find the model of a run to measure: best on the validation data, or last.
+
+    By default the one that the run kept (``train.keep``): the best where there was validation data
+    to choose by. Returns its name, best or last, and its folder.
+    """
+    folder = Path(folder)
+    models = {name: folder / inside for name, inside in MODELS.items()}
+    if which not in (None, *models):
+        raise ValueError(f"A run has no model {which!r}: choose best or last.")
+    read_recipe(folder)
+    result = RunFolder(folder, writes=False).result()
+    if which != "best" and not models["last"].is_dir():
+        so_far = (
+            "or measure the best model so far with --which best"
+            if models["best"].is_dir()
+            else "it has no model yet"
+        )
+        raise ValueError(f"The run in {folder} has not finished: resume it (--resume), {so_far}.")
+    chosen = which or ("last" if result is None else result.keep)
+    if not models[chosen].is_dir():
+        raise ValueError(
+            f"The run in {folder} kept no best model, as it had no validation data: choose last."
+        )
+    return chosen, models[chosen]
+
+
 def read_recipe(folder: Path) -> dict[str, Any]:
-    """Read the settings that a run was started with, as plain data."""
+    """Read the settings that a run was started with, as plain data, in the names of today.
+
+    Settings that are gone are left out, or refused if they changed its training.
+    """
     path = folder / "recipe.yaml"
     if not path.is_file():
         raise ValueError(f"{folder} {what_it_is(folder, path.name)}")
@@ -234,7 +345,14 @@ def read_recipe(folder: Path) -> dict[str, Any]:
             f"{path} is not the recipe of a run, with the sections model and train: it was damaged "
             f"or edited."
         )
-    return found
+    try:
+        return {
+            **found,
+            "model": upgrade_settings(found["model"]),
+            "train": drop_removed(found["train"]),
+        }
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _read_text(path: Path) -> str:

@@ -4,10 +4,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-from mimonets.bindings import PositionBinding
-from mimonets.layers import ShiftedReLU, StreamUnbinding, TiedLayer
+from mimonets.bindings import Binding
+from mimonets.layers import ShiftedReLU, StreamUnbinding
 from mimonets.models.sequence import Embedding
 from mimonets.training.config import TrainConfig
+
+ADAMW_EPSILON = 1e-6
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -15,7 +17,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     groups = decay_groups(model, config)
     start = config.lr_range[0]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=start, betas=config.betas, eps=config.epsilon)
+        return torch.optim.AdamW(groups, lr=start, betas=config.betas, eps=ADAMW_EPSILON)
     return torch.optim.SGD(groups, lr=start, momentum=config.momentum[0])
 
 
@@ -24,26 +26,21 @@ def decay_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, object
 
     The paper's rule (appendix E): none on the slopes and bends of activations, on stream keys and
     on unbinding, its bias included. With ``decay_all=False`` none on biases, norms and embeddings
-    either. Weights between tied lanes have ``cross_decay``, if it is set.
+    either.
     """
-    spared: tuple[type[nn.Module], ...] = (nn.PReLU, ShiftedReLU, StreamUnbinding)
+    spared: tuple[type[nn.Module], ...] = (nn.PReLU, ShiftedReLU, StreamUnbinding, Binding)
     if not config.decay_all:
         spared += (Embedding, nn.Embedding)
     without: set[nn.Parameter] = set()
     for module in model.modules():
-        if isinstance(module, PositionBinding):
-            without.add(module.stream_keys)
-        elif isinstance(module, spared):
+        if isinstance(module, spared):
             without.update(module.parameters())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not config.decay_all:
         without.update(parameter for parameter in trained if parameter.ndim < 2)
-    lanes = [m.cross for m in model.modules() if isinstance(m, TiedLayer)]
-    cross = set() if config.cross_decay is None else set(lanes)
     groups = (
-        ([p for p in trained if p not in without | cross], config.weight_decay),
+        ([p for p in trained if p not in without], config.weight_decay),
         ([p for p in trained if p in without], 0.0),
-        ([p for p in trained if p in cross], config.cross_decay),
     )
     return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
 
@@ -53,8 +50,9 @@ def make_scheduler(
 ) -> LRScheduler:
     """Make the learning-rate schedule; one-cycle is PyTorch's own.
 
-    Smith & Topin, "Super-convergence", 2019: the rate rises from ``start_lr`` to ``lr`` and falls
-    to ``final_lr``, while momentum goes the other way. ``warmup`` only rises, in a line from 0.
+    Smith & Topin, "Super-convergence", 2019: the rate rises from ``lr`` / 25 to ``lr`` and
+    falls to ``lr`` / 10,000, while momentum goes the other way. ``warmup`` only rises, in a line
+    from 0.
     """
     start, top, final = config.lr_range
     rising = warmup_steps(config, total_steps)

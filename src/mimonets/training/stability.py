@@ -16,7 +16,9 @@ class TrainingDivergedError(RuntimeError):
     """Training cannot go on; the message says why and what to change."""
 
 
-PATIENCE = 10  # skipped batches in a row
+PATIENCE = 10  # skipped batches in a row, then one is clipped
+MAX_SKIPS = 50  # skipped batches in a row that stop the run
+MAX_SKIP_SHARE = 0.5  # of an epoch's batches, which stops the run too
 
 
 class GradientFilter:
@@ -60,7 +62,7 @@ class GradientFilter:
         self.in_a_row += 1
         self.total_skipped += 1
         self.total_not_finite += not math.isfinite(norm)
-        if self.in_a_row >= self.config.max_skips:
+        if self.in_a_row >= MAX_SKIPS:
             raise TrainingDivergedError(
                 f"{self.in_a_row} batches in a row were skipped: {self._reason(norm)}"
             )
@@ -69,7 +71,7 @@ class GradientFilter:
     def end_epoch(self) -> float:
         """Return the mean gradient norm of the epoch, which limits the next one."""
         batches = self.accepted + self.skipped
-        if batches > 1 and self.skipped > self.config.max_skip_share * batches:
+        if batches > 1 and self.skipped > MAX_SKIP_SHARE * batches:
             raise TrainingDivergedError(
                 f"{self.skipped} of the {batches} batches of an epoch were skipped: "
                 f"{self._reason(self.last_skipped)}"

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.training.batch import Batch
-from mimonets.training.compiling import make_fast
 from mimonets.training.config import TrainConfig
-from mimonets.training.distillation import compared_module, make_teacher
+from mimonets.training.distillation import make_teacher
+from mimonets.training.launch import make_fast
 from mimonets.training.schedule import make_optimizer, make_scheduler
 from mimonets.training.stability import GradientFilter, Statistics, WeightAverage
 
@@ -43,7 +43,6 @@ class TrainState:
         self.statistics = Statistics(model)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
         self.teacher = make_teacher(model, config, fabric.device, teacher)
-        self.watched = compared_module(model, model) if config.distill_features else None
         self.tally = Tally(fabric.device)
         self.step = 0
         self.best = -1.0  # validation accuracy

@@ -1,4 +1,9 @@
-"""One optimiser step: what it does is decided from its number, then done."""
+"""One optimiser step: what it does is decided from its number, then done.
+
+The first steps may take a simpler way to run, a warm-up. Each warm-up has a fraction of all steps.
+Retrieval (as in DataMUX), exact and solo follow one another; the curriculum, half of the grid, runs
+beside them from the start.
+"""
 
 import math
 import random
@@ -13,10 +18,11 @@ from mimonets._operating_point import OperatingPoint
 from mimonets.models import operating_points
 from mimonets.training.batch import Batch, gather
 from mimonets.training.config import TrainConfig
-from mimonets.training.distillation import taught_loss, watching
+from mimonets.training.distillation import taught_loss
 from mimonets.training.objective import count_right, penalty
 from mimonets.training.state import TrainState
-from mimonets.training.warm_ups import Grid, grid_at, streams_at, warm_up_at
+
+Grid = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,6 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     rng = random.Random(f"{config.seed}/{step}")
     shares = config.mode_shares(model.num_streams)
     active = rng.choices(list(shares), list(shares.values()))[0]
-    active = min(active, streams_at(config, model.num_streams, step, total_steps))
     share = rng.betavariate(config.mixup, config.mixup) if config.mixup else 1.0
     grid = grid_at(config, model, step, total_steps)
     if grid is not None:
@@ -69,6 +74,28 @@ def plan_step(config: TrainConfig, model: Any, step: int, total_steps: int) -> S
     # A slimmable network has several points with as many inputs per pass: all are trained alike.
     point = rng.choice([p for p in operating_points(model) if p.inputs_per_pass == active])
     return StepPlan(point, grid, inputs, share, seed, warm_up)
+
+
+def warm_up_at(config: TrainConfig, step: int, total_steps: int) -> str | None:
+    """Name the warm-up that a step belongs to; None once all are over.
+
+    >>> [warm_up_at(TrainConfig(exact=0.5, solo=0.25), step, 4) for step in range(4)]
+    ['exact', 'exact', 'solo', None]
+    """
+    end = 0.0
+    for name, fraction in config.warm_ups.items():
+        end += fraction
+        if step < end * total_steps:
+            return name
+    return None
+
+
+def grid_at(config: TrainConfig, model: Any, step: int, total_steps: int) -> Grid | None:
+    """Halve both sides of the model's grid while the curriculum lasts; None: the whole grid."""
+    if step >= config.curriculum * total_steps:
+        return None
+    m, n = model.config.grid
+    return max(1, m // 2), max(1, n // 2)
 
 
 def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
@@ -131,13 +158,10 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
     for piece in pieces:
         last = piece is pieces[-1]
         with fabric.autocast():
-            lesson = None if teacher is None else teacher.answer(piece)
-        with (
-            fabric.no_backward_sync(state.network, enabled=not last),
-            watching(state.watched) as features,
-        ):
+            taught = None if teacher is None else teacher.answer(piece)
+        with fabric.no_backward_sync(state.network, enabled=not last):
             logits = state.network(piece.inputs, **plan.point.options, **piece.arguments())
-            loss = taught_loss(logits, piece, config, lesson, features)
+            loss = taught_loss(logits, piece, config, taught)
             if len(pieces) > 1:
                 loss = loss * (piece.scored / batch.scored.clamp_min(1))
             fabric.backward(loss + penalty(state.model, config) if last else loss)

@@ -29,14 +29,22 @@ class AugmentConfig(Config):
     flip: bool = True  # left and right change places with probability 1/2
 
 
+def random_changes(
+    images: Tensor, augment: AugmentConfig, count: int, mine: slice, generator: torch.Generator
+) -> Tensor:
+    """Flip and crop images at random: those at ``mine`` of ``count`` that are drawn for."""
+    if augment.flip:
+        flips = torch.randint(2, (count,), generator=generator).bool()  # fair coins
+        images = flip_where(images, flips[mine])
+    if augment.padding:
+        offsets = draw_offsets(count, augment.padding, generator=generator)
+        images = crop_at(images, offsets[mine], augment.padding, augment.mode)
+    return images
+
+
 def draw_offsets(count: int, padding: int, *, generator: torch.Generator) -> Tensor:
     """Draw where to cut ``count`` padded images: (b, 2) of 0 .. 2 * padding."""
     return torch.randint(2 * padding + 1, (count, 2), generator=generator)
-
-
-def draw_flips(count: int, *, generator: torch.Generator) -> Tensor:
-    """Draw which of ``count`` images to mirror: (b,) bool, fair coins."""
-    return torch.randint(2, (count,), generator=generator).bool()
 
 
 def crop_at(images: Tensor, offsets: Tensor, padding: int, mode: str = "zero") -> Tensor:

@@ -6,9 +6,9 @@ Both versions are read from their folder, or straight out of their tar archive.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +19,60 @@ from torch import Tensor
 
 from mimonets.data.config import DataConfig
 from mimonets.data.dataset import DataSet
-from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
+from mimonets.data.files import Remote, cached, data_dir, find_or_fetch, fingerprint
 from mimonets.data.images.unpickle import load_pickle
-from mimonets.data.sets import ImageSet, SequenceSet, Splits, hold_out
-from mimonets.data.unpack import Arrays, archive_files, damaged, reading
+from mimonets.data.sets import ImageSet, SequenceSet, Splits
+from mimonets.data.unpack import Arrays, damaged, named_files, reading
 
 HOME = "https://www.cs.toronto.edu/~kriz/"
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
-IMAGE_VALIDATION = 5_000  # of LRA's Image task: 45,000 / 5,000 / 10,000
+BATCHES = {  # the files of each part
+    "cifar10": {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
+    "cifar100": {"train": ["train"], "test": ["test"]},
+}
+Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]  # images and labels
 
 
 @dataclass(frozen=True)
 class Version:
-    """The files of one published form of a data set."""
+    """One published form of a data set: a folder of batches, packed into an archive."""
 
     folder: str
-    archive: str
-    md5: str
-    train: tuple[str, ...]
-    test: str
-    read: Callable[[bytes, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+    archive: str  # without its ending
+    md5: str  # of the archive with the ending .tar.gz
+    ending: str  # of the names of its batches
+    read: Callable[[bytes, str], Batch]
 
     @property
-    def archives(self) -> list[str]:
-        """Names the packed version goes by, compressed in any way tar knows."""
-        stem = self.archive.removesuffix(".tar.gz")
-        return [f"{stem}{ending}" for ending in (".tar.gz", ".tar.xz", ".tar.bz2", ".tar")]
+    def names(self) -> list[str]:
+        """What it is called: its folder, and its archive compressed in any way tar knows."""
+        endings = (".tar.gz", ".tar.xz", ".tar.bz2", ".tar")
+        return [self.folder, *(self.archive + ending for ending in endings)]
 
 
-def load_cifar10(config: DataConfig) -> Splits[ImageSet]:
-    """Load CIFAR-10: 50,000 training and 10,000 test images of 3x32x32 in 10 classes."""
-    return _load(config, CIFAR10_FILES, "cifar10", 10)
+def load_cifar(config: DataConfig) -> Splits[ImageSet]:
+    """Load CIFAR-10, or -100 if it is named: 50,000 images to train on and 10,000 to test."""
+    name = "cifar100" if config.name == "cifar100" else "cifar10"
+    versions = {file: version for version in VERSIONS[name] for file in version.names}
+    path = data_dir(config)
+    if path.name not in versions:
+        first = VERSIONS[name][0]
+        remote = Remote(f"{HOME}{first.archive}.tar.gz", first.md5)
+        path = find_or_fetch(config, list(versions), remote, name)
+    version = versions[path.name]
 
+    def part(title: str) -> ImageSet:
+        names = [file + version.ending for file in BATCHES[name][title]]
+        if path.is_dir():
+            arrays = _read(version, path, names)
+        else:  # unpacking takes many seconds: once is enough
+            key = (name, 2, title, fingerprint(path))
+            arrays = cached(f"{name}-{title}", key, lambda: _read(version, path, names))
+        images, labels = (torch.from_numpy(arrays[key]) for key in ("images", "labels"))
+        return ImageSet(images, labels, len(CLASSES[name]), f"{name} {title}")
 
-def load_cifar100(config: DataConfig) -> Splits[ImageSet]:
-    """Load CIFAR-100: the shape of CIFAR-10 in 100 classes."""
-    return _load(config, CIFAR100_FILES, "cifar100", 100)
+    return Splits(lambda: part("train"), None, lambda: part("test"))
 
 
 def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
@@ -65,22 +82,10 @@ def load_grey_sequences(config: DataConfig) -> Splits[SequenceSet]:
     With ``config.length=256`` squares of 2x2 pixels are averaged, with 64 those of 4x4.
     """
     side = _side(config.length)
-    colour = load_cifar10(config)
-
-    @cache
-    def divided() -> tuple[ImageSet, ImageSet | None]:
-        count = IMAGE_VALIDATION if config.validation is None else config.validation
-        if config.validation is None and len(colour.train) <= count:
-            count = len(colour.train) // 10  # a cut of the data: the same share
-        return hold_out(colour.train, count, seed=config.seed)
-
-    def validation() -> SequenceSet | None:
-        part = divided()[1]
-        return None if part is None else _as_sequences(part, side)
-
+    colour = load_cifar(config)
     return Splits(
-        lambda: _as_sequences(divided()[0], side),
-        validation,
+        lambda: _as_sequences(colour.train, side),
+        None,
         lambda: _as_sequences(colour.test, side),
     )
 
@@ -119,147 +124,68 @@ def _as_sequences(data: ImageSet, side: int) -> SequenceSet:
         grey = F.adaptive_avg_pool2d(grey.float().unsqueeze(1), side).squeeze(1).round().byte()
     tokens = grey.flatten(1)
     lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
-    name = data.name.replace("cifar10", "image")
-    return SequenceSet(tokens, lengths, data.labels, 256, data.num_classes, name)
+    return SequenceSet(tokens, lengths, data.labels, 256, data.num_classes, "image")
 
 
-def _load(
-    config: DataConfig, versions: tuple[Version, ...], name: str, num_classes: int
-) -> Splits[ImageSet]:
-    version, path = _locate(config, versions, name)
-
-    def part(title: str) -> ImageSet:
-        def read() -> Arrays:
-            return _read(version, path, title)
-
-        if not path.is_dir():  # unpacking takes many seconds: once is enough
-            arrays = cached(f"{name}-{title}", (name, 2, title, fingerprint(path)), read)
-        else:
-            arrays = read()
-        images, labels = (torch.from_numpy(arrays[key]) for key in ("images", "labels"))
-        return ImageSet(images, labels, num_classes, f"{name} {title}")
-
-    return Splits(lambda: part("train"), None, lambda: part("test"))
+def _read(version: Version, path: Path, names: list[str]) -> Arrays:
+    files = named_files(path, names)
+    batches = [version.read(files[name], f"{path}, {name}") for name in names]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    return {"images": images.reshape(-1, 3, SIDE, SIDE), "labels": labels.astype(np.int64)}
 
 
-def _read(version: Version, path: Path, title: str) -> Arrays:
-    names = version.train if title == "train" else (version.test,)
-    files = _read_folder(path, names) if path.is_dir() else _read_archive(path, names)
-    pieces = [version.read(files[file], f"{path}, {file}") for file in names]
-    images, labels = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
-    return {"images": images.reshape(-1, 3, 32, 32), "labels": labels.astype(np.int64)}
+def _read_binary(label_bytes: int, content: bytes, where: str) -> Batch:
+    record = label_bytes + PIXELS
+    if not content or len(content) % record:
+        raise damaged(where, f"{len(content)} bytes are not records of {record}")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, record)
+    return rows[:, label_bytes:], rows[:, label_bytes - 1]
 
 
-def _locate(config: DataConfig, versions: tuple[Version, ...], name: str) -> tuple[Version, Path]:
-    folder = data_dir(config)
-    for version in versions:
-        if folder.name == version.folder:
-            return version, folder
-        names = [version.folder, *version.archives]
-        path = find(folder, [*names, *(f"{name}/{file}" for file in names)])
-        if path is not None:
-            return version, path
-    version = versions[0]
-    remote = Remote(HOME + version.archive, version.md5)
-    return version, find_or_fetch(config, [version.archive], remote, name)
+def _read_python(label_key: bytes, content: bytes, where: str) -> Batch:
+    batch = load_pickle(content, where)
+    name = label_key.decode()
+    if not isinstance(batch, dict) or not {b"data", label_key} <= batch.keys():
+        raise damaged(where, f"it has no data and {name}")
+    images, labels = batch[b"data"], batch[label_key]
+    if isinstance(labels, list) and all(type(label) is int for label in labels):
+        with reading(where):  # larger than 64 bits
+            labels = np.array(labels, dtype=np.int64)
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != 1:
+        raise damaged(where, f"its {name} are not one list of integers")
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+        raise damaged(where, "its data is no array of bytes")
+    if images.shape != (len(labels), PIXELS):
+        raise damaged(where, f"data of shape {images.shape}, labels of {labels.shape}")
+    return images, labels
 
 
-def _read_folder(folder: Path, wanted: Sequence[str]) -> dict[str, bytes]:
-    missing = [name for name in wanted if not (folder / name).is_file()]
-    if missing:
-        raise ValueError(f"{folder} holds no {', '.join(missing)}: unpack the archive again.")
-    with reading(folder):
-        return {name: (folder / name).read_bytes() for name in wanted}
-
-
-def _read_archive(path: Path, wanted: Sequence[str]) -> dict[str, bytes]:
-    found = archive_files(path, lambda name: name.rpartition("/")[2] in wanted)
-    files = {name.rpartition("/")[2]: content for name, content in found}
-    missing = [name for name in wanted if name not in files]
-    if missing:
-        raise damaged(path, f"it holds no {', '.join(missing)}")
-    return files
-
-
-def _read_binary(
-    label_bytes: int,
-) -> Callable[[bytes, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    def read(content: bytes, where: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        record = label_bytes + PIXELS
-        if not content or len(content) % record:
-            raise damaged(where, f"{len(content)} bytes are not records of {record}")
-        rows = np.frombuffer(content, np.uint8).reshape(-1, record)
-        return rows[:, label_bytes:], rows[:, label_bytes - 1]
-
-    return read
-
-
-def _read_python(
-    label_key: bytes,
-) -> Callable[[bytes, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    def read(content: bytes, where: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        batch = load_pickle(content, where)
-        name = label_key.decode()
-        if not isinstance(batch, dict) or not {b"data", label_key} <= batch.keys():
-            raise damaged(where, f"it has no data and {name}")
-        images, labels = batch[b"data"], batch[label_key]
-        if isinstance(labels, list) and all(type(label) is int for label in labels):
-            with reading(where):  # larger than 64 bits
-                labels = np.array(labels, dtype=np.int64)
-        if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != 1:
-            raise damaged(where, f"its {name} are not one list of integers")
-        if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
-            raise damaged(where, "its data is no array of bytes")
-        if images.shape != (len(labels), PIXELS):
-            raise damaged(where, f"data of shape {images.shape}, labels of {labels.shape}")
-        return images, labels
-
-    return read
-
-
-CIFAR10_FILES = (
-    Version(
-        "cifar-10-batches-py",
-        "cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        tuple(f"data_batch_{i}" for i in range(1, 6)),
-        "test_batch",
-        _read_python(b"labels"),
+VERSIONS = {  # the first one is fetched
+    "cifar10": (
+        Version(
+            *("cifar-10-batches-py", "cifar-10-python", "c58f30108f718f92721af3b95e74349a"),
+            ending="",
+            read=partial(_read_python, b"labels"),
+        ),
+        Version(
+            *("cifar-10-batches-bin", "cifar-10-binary", "c32a1d4ab5d03f1284b67883e8d87530"),
+            ending=".bin",
+            read=partial(_read_binary, 1),
+        ),
     ),
-    Version(
-        "cifar-10-batches-bin",
-        "cifar-10-binary.tar.gz",
-        "c32a1d4ab5d03f1284b67883e8d87530",
-        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-        "test_batch.bin",
-        _read_binary(1),
+    "cifar100": (
+        Version(
+            *("cifar-100-python", "cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85"),
+            ending="",
+            read=partial(_read_python, b"fine_labels"),
+        ),
+        Version(
+            *("cifar-100-binary", "cifar-100-binary", "03b5dce01913d631647c71ecec9e9cb8"),
+            ending=".bin",
+            read=partial(_read_binary, 2),
+        ),
     ),
-)
-CIFAR100_FILES = (
-    Version(
-        "cifar-100-python",
-        "cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        ("train",),
-        "test",
-        _read_python(b"fine_labels"),
-    ),
-    Version(
-        "cifar-100-binary",
-        "cifar-100-binary.tar.gz",
-        "03b5dce01913d631647c71ecec9e9cb8",
-        ("train.bin",),
-        "test.bin",
-        _read_binary(2),
-    ),
-)
-
-
-_PAGE = HOME + "cifar.html"
-_OBJECTS = (
-    *("airplane", "automobile", "bird", "cat", "deer"),
-    *("dog", "frog", "horse", "ship", "truck"),
-)
+}
 _FINE = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
 camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
@@ -270,27 +196,27 @@ road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirr
 sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
 wardrobe whale willow_tree wolf woman worm
 """
+CLASSES = {
+    "cifar10": (
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ),
+    "cifar100": tuple(_FINE.split()),
+}
 CIFAR10 = DataSet(
     name="cifar10",
-    load=load_cifar10,
+    load=load_cifar,
     kind="images",
     takes=frozenset({"validation"}),
-    class_names=_OBJECTS,
-    home=_PAGE,
+    class_names=CLASSES["cifar10"],
+    home=HOME + "cifar.html",
 )
-IMAGE = DataSet(
+CIFAR100 = replace(CIFAR10, name="cifar100", class_names=CLASSES["cifar100"])
+IMAGE = replace(
+    CIFAR10,
     name="image",
     load=load_grey_sequences,
     kind="sequences",
     takes=frozenset({"length", "validation"}),
-    class_names=_OBJECTS,
-    home=_PAGE,
-)
-CIFAR100 = DataSet(
-    name="cifar100",
-    load=load_cifar100,
-    kind="images",
-    takes=frozenset({"validation"}),
-    class_names=tuple(_FINE.split()),
-    home=_PAGE,
+    held_out=5_000,
 )

@@ -6,6 +6,7 @@ Xiao, Rasul & Vollgraf, "Fashion-MNIST", 2017, has the same files with other pic
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +51,8 @@ def _load(
     config: DataConfig, name: str, torchvision: str, home: str, checksums: dict[str, str]
 ) -> Splits[ImageSet]:
     def file(stem: str) -> Path:
-        places = [f"{place}{stem}" for place in ("", f"{name}/", f"{torchvision}/")]
-        names = [*(f"{place}.gz" for place in places), *places]
-        return find_or_fetch(config, names, Remote(f"{home}{stem}.gz", checksums[stem]), name)
+        remote = Remote(f"{home}{stem}.gz", checksums[stem])
+        return find_or_fetch(config, [f"{stem}.gz", stem], remote, name, torchvision)
 
     def part(stem: str, title: str) -> ImageSet:
         images_path = file(f"{stem}-images-idx3-ubyte")
@@ -98,11 +98,11 @@ MNIST = DataSet(
     class_names=DIGITS,
     home=MNIST_HOME,
 )
-FASHION_MNIST = DataSet(
+FASHION_MNIST = replace(
+    MNIST,
     name="fashion-mnist",
     load=load_fashion_mnist,
-    kind="images",
-    takes=frozenset({"validation"}),
+    held_out=0,
     class_names=(
         *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
         *("sandal", "shirt", "sneaker", "bag", "ankle boot"),

@@ -170,12 +170,4 @@ FOLDER = DataSet(
     needs_dir="a folder with one sub-folder per class",
     licence="yours",
 )
-NPZ = DataSet(
-    name="npz",
-    load=load_npz,
-    kind="images",
-    takes=frozenset({"validation"}),
-    by_class=True,
-    needs_dir="a .npz",
-    licence="yours",
-)
+NPZ = replace(FOLDER, name="npz", load=load_npz, needs_dir="a .npz")

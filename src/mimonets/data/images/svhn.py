@@ -19,21 +19,20 @@ from mimonets.data.unpack import damaged, most_bytes, reading
 
 HOME = "http://ufldl.stanford.edu/housenumbers/"
 MD5 = {
-    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+    "train": "e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test": "eb5a983be6a315427106f1b164d9cef3",
 }
 
 
 def load_svhn(config: DataConfig) -> Splits[ImageSet]:
     """Load SVHN's cropped digits: 73,257 for training and 26,032 for testing."""
 
-    def part(file: str, title: str) -> ImageSet:
-        names = [file, f"svhn/{file}", f"SVHN/{file}"]
-        return read_mat(find_or_fetch(config, names, Remote(HOME + file, MD5[file]), "svhn"), title)
+    def part(title: str) -> ImageSet:
+        file = f"{title}_32x32.mat"
+        remote = Remote(HOME + file, MD5[title])
+        return read_mat(find_or_fetch(config, [file], remote, "svhn", "SVHN"), title)
 
-    return Splits(
-        lambda: part("train_32x32.mat", "train"), None, lambda: part("test_32x32.mat", "test")
-    )
+    return Splits(lambda: part("train"), None, lambda: part("test"))
 
 
 def read_mat(path: Path, title: str) -> ImageSet:

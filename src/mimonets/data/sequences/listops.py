@@ -12,15 +12,15 @@ import torch
 
 from mimonets._show import progress
 from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.dataset import DIGITS, DataSet
 from mimonets.data.files import cached, data_dir, find, fingerprint
 from mimonets.data.sequences.listops_trees import CLOSE, OPERATORS, sample_trees
-from mimonets.data.sets import SequenceSet, Splits
+from mimonets.data.sets import SPLITS, SequenceSet, Splits
 from mimonets.data.unpack import Arrays, damaged, open_binary, reading
 
+FILES = ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv")
 PUBLISHED = (96_000, 2_000, 2_000)
 MIN_LENGTH, MAX_LENGTH = 500, 2_000  # both exclusive for generated trees
-DIGITS = tuple("0123456789")
 SYMBOLS = [*DIGITS, *OPERATORS, "X"]
 TOKEN_OF = {symbol: token for token, symbol in enumerate(SYMBOLS, start=1)}  # 0 is padding
 TOKEN_OF["]"] = TOKEN_OF["X"]
@@ -33,15 +33,15 @@ def load_listops(config: DataConfig) -> Splits[SequenceSet]:
     most = config.length or MAX_LENGTH
     if config.dir is not None:
         folder = data_dir(config)
-        files = [find(folder, _places(part)) for part in PARTS]
-        if any(files) and not all(files):
-            missing = [_places(p)[0] for p, f in zip(PARTS, files, strict=True) if f is None]
+        inside = ("listops", "listops-1000", "lra_release/listops-1000")
+        found = {name: find(folder, [name], *inside) for name in FILES}
+        missing = [name for name, path in found.items() if path is None]
+        if 0 < len(missing) < len(FILES):
             raise ValueError(
                 f"listops: {folder} holds only some of LRA's files: {', '.join(missing)} missing."
             )
-        if all(files):
-            parts = [_read_cached(file, most) for file in files if file]
-            return Splits(*(_as_set(*part) for part in zip(parts, SPLITS, strict=True)))
+        if not missing:
+            return Splits(*(_as_set(_read_cached(path, most)) for path in found.values() if path))
     least = MIN_LENGTH if config.min_length is None else config.min_length
     if not least + 1 < most:
         raise ValueError(
@@ -52,14 +52,10 @@ def load_listops(config: DataConfig) -> Splits[SequenceSet]:
     key = ("listops", 1, config.seed, least, most, sizes)
     arrays = cached("listops", key, lambda: _generate(sizes, least, most, config.seed))
     sets = [
-        _as_set({"tokens": arrays[f"{name}_tokens"], "labels": arrays[f"{name}_labels"]}, name)
+        _as_set({"tokens": arrays[f"{name}_tokens"], "labels": arrays[f"{name}_labels"]})
         for name in SPLITS
     ]
-    return Splits(sets[0], sets[1] if sizes[1] else None, sets[2])
-
-
-SPLITS = ("train", "validation", "test")
-PARTS = ("train", "val", "test")  # the same in LRA's file names
+    return Splits(*sets)
 
 
 def tokenise(source: str) -> list[int]:
@@ -74,39 +70,6 @@ def tokenise(source: str) -> list[int]:
         raise ValueError(
             f"{error.args[0]!r} is no ListOps symbol: expected {', '.join(SYMBOLS)} or ']'."
         ) from None
-
-
-def evaluate(tokens: Sequence[int]) -> int:
-    """Work an expression out with a stack, the plain way.
-
-    >>> evaluate(tokenise("[MAX 2 9 [MIN 4 7 ] 0 ]")), evaluate(tokenise("[MED 1 8 ]"))
-    (9, 4)
-    """
-    stack: list[list[int]] = [[]]
-    for token in tokens:
-        symbol = SYMBOLS[token - 1]
-        if symbol in OPERATORS:
-            stack.append([token])
-        elif token == TOKEN_OF["X"]:
-            if len(stack) < 2 or len(stack[-1]) < 2:
-                raise ValueError("a list closes that was not opened, or is empty.")
-            operator, *values = stack.pop()
-            stack[-1].append(_apply(SYMBOLS[operator - 1], values))
-        else:
-            stack[-1].append(int(symbol))
-    if len(stack) != 1 or len(stack[0]) != 1:
-        raise ValueError("this is not one complete ListOps expression.")
-    return stack[0][0]
-
-
-def _apply(operator: str, values: list[int]) -> int:
-    if operator == "[MIN":
-        return min(values)
-    if operator == "[MAX":
-        return max(values)
-    if operator == "[SM":
-        return sum(values) % 10
-    return int(np.median(values))
 
 
 def read_tsv(path: Path) -> tuple[list[list[int]], list[int]]:
@@ -128,11 +91,6 @@ def read_tsv(path: Path) -> tuple[list[list[int]], list[int]]:
         if not labels:
             raise damaged(path, "it holds no expression")
     return sequences, labels
-
-
-def _places(part: str) -> list[str]:
-    name = f"basic_{part}.tsv"
-    return [name, f"listops/{name}", f"listops-1000/{name}", f"lra_release/listops-1000/{name}"]
 
 
 def _read_cached(path: Path, most: int) -> Arrays:
@@ -183,11 +141,11 @@ def _pad(sequences: Sequence[np.ndarray]) -> np.ndarray:
     return padded
 
 
-def _as_set(arrays: Arrays, name: str) -> SequenceSet:
+def _as_set(arrays: Arrays) -> SequenceSet:
     tokens = torch.from_numpy(arrays["tokens"])
     lengths = (tokens != 0).sum(dim=1, dtype=torch.int32)  # 0 is no symbol here
     labels = torch.from_numpy(arrays["labels"])
-    return SequenceSet(tokens, lengths, labels, VOCAB_SIZE, 10, f"listops {name}")
+    return SequenceSet(tokens, lengths, labels, VOCAB_SIZE, 10, "listops")
 
 
 assert TOKEN_OF["X"] == CLOSE

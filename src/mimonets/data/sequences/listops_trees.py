@@ -14,7 +14,6 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
-MIN, MAX, MED, SUM = range(4)
 FIRST_OPERATOR = 11  # token of [MIN; digits 0..9 are tokens 1..10
 CLOSE = 15
 MAX_DEPTH = 10

@@ -55,10 +55,9 @@ def stamps() -> Stamps:
 
     # A first paddle is drawn from its tail forwards, a later one from its tip backwards.
     drawn = np.concatenate([degrees, reverse(tips)])
-    fine_line = np.stack([_draw_line(angle) for angle in drawn])
-    fine_space = _grow(fine_line, MARGIN * FINE)
-    line = np.stack([_shrink(picture, 2 * REACH + 1) for picture in fine_line])
-    space = np.stack([_shrink(picture, 2 * REACH + 1) for picture in fine_space])
+    fine = [_draw_line(angle) for angle in drawn]
+    line = np.stack([_shrink(picture, 2 * REACH + 1) for picture in fine])
+    space = np.stack([_shrink(_grow(picture, MARGIN * FINE), 2 * REACH + 1) for picture in fine])
 
     turn = np.abs(tips[None, :] - directions[:, None])
     turn = np.minimum(np.minimum(turn, 2 * np.pi - turn), np.pi / 2)
@@ -105,16 +104,13 @@ def _draw_line(angle: float) -> Array:
     return np.array(picture)
 
 
-def _grow(pictures: Array, radius: int) -> Array:
-    """Dilate each picture by a disk."""
-    padded = np.pad(pictures, ((0, 0), (radius, radius), (radius, radius)))
-    height, width = pictures.shape[1:]
-    grown = pictures.copy()
-    for y in range(-radius, radius + 1):
-        for x in range(-radius, radius + 1):
-            if x * x + y * y <= radius * radius:
-                shifted = padded[:, radius + y :, radius + x :][:, :height, :width]
-                np.maximum(grown, shifted, out=grown)
+def _grow(picture: Array, radius: int) -> Array:
+    """Dilate by a disk."""
+    reach = np.arange(-radius, radius + 1) ** 2
+    disk = reach[:, None] + reach <= radius**2
+    grown: Array = need("scipy.ndimage", "scipy").grey_dilation(
+        picture, footprint=disk, mode="constant"
+    )
     return grown
 
 
@@ -130,17 +126,8 @@ def markers() -> Array:
     grid = np.arange(SIZE * FINE)
     near = [(grid - FINE * place) ** 2 for place in range(SIZE)]
     limit = (MARKER_RADIUS * FINE) ** 2
-    return np.stack(
-        [
-            np.stack(
-                [
-                    _shrink(((y[:, None] + x[None, :] <= limit) * FULL).astype(np.uint8), SIZE)
-                    for x in near
-                ]
-            )
-            for y in near
-        ]
-    )
+    disks = [((y[:, None] + x <= limit) * FULL).astype(np.uint8) for y in near for x in near]
+    return np.stack([_shrink(disk, SIZE) for disk in disks]).reshape(SIZE, SIZE, SIZE, SIZE)
 
 
 def reverse(angle: Array) -> Array:

@@ -15,11 +15,10 @@ from mimonets.data.dataset import DataSet
 from mimonets.data.files import cached, data_dir, find, fingerprint
 from mimonets.data.images.reading import read_image
 from mimonets.data.sequences.snakes import draw_images
-from mimonets.data.sets import SequenceSet, Splits
-from mimonets.data.unpack import Arrays, archive_files, damaged, reading
+from mimonets.data.sets import SPLITS, SequenceSet, Splits, random_order
+from mimonets.data.unpack import Arrays, archive_files, damaged
 
 PUBLISHED = (160_000, 20_000, 20_000)
-FOLDERS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 BLOCK = 100  # images that share a stream of random numbers; a smaller set is a beginning
 
 
@@ -30,21 +29,23 @@ def load_pathfinder(config: DataConfig) -> Splits[SequenceSet]:
     """
     if config.dir is not None:
         folder = data_dir(config)
-        source = find(folder, _places(config.contour_length)) or next(
-            iter(sorted(folder.glob("pathfinder32*.tar*"))), None
+        inside = (
+            "pathfinder32",
+            "lra_release/pathfinder32",
+            "lra_release/lra_release/pathfinder32",
+        )
+        archives = sorted(folder.glob("pathfinder32*.tar*"))
+        source = find(folder, [_folder(config.contour_length)], *inside) or next(
+            iter(archives), None
         )
         if source is not None:
             return _read_splits(source, config)
     sizes = config.split_sizes(PUBLISHED)
-    total, length = sum(sizes), config.contour_length
+    length = config.contour_length
     key = ("pathfinder", 1, config.seed, length, sizes)
     arrays = cached("pathfinder", key, lambda: _generate(sizes, length, config.seed))
-    sets = [
-        _as_set(arrays[f"{name}_images"], arrays[f"{name}_labels"], name)
-        for name in ("train", "validation", "test")
-    ]
-    assert total == sum(map(len, sets))
-    return Splits(sets[0], sets[1] if sizes[1] else None, sets[2])
+    sets = [_as_set(arrays[f"{name}_images"], arrays[f"{name}_labels"]) for name in SPLITS]
+    return Splits(*sets)
 
 
 def read_images(source: Path, contour_length: int = 14) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +53,9 @@ def read_images(source: Path, contour_length: int = 14) -> tuple[np.ndarray, np.
 
     ``metadata/*.npy`` are text files whatever their name says: folder, file, number, label, ...
     """
-    files = _walk_archive(source, contour_length) if source.is_file() else _walk_folder(source)
+    inside = f"/{_folder(contour_length)}/"
+    found = archive_files(source, lambda name: inside in f"/{name}")
+    files = {f"/{name}".partition(inside)[2]: content for name, content in found}
     rows = []
     for name in sorted(name for name in files if name.startswith("metadata/")):
         for line in files[name].decode("utf-8", "replace").splitlines():
@@ -73,22 +76,8 @@ def read_images(source: Path, contour_length: int = 14) -> tuple[np.ndarray, np.
     return images, np.array([label for _, label in rows], dtype=np.int64)
 
 
-def _places(contour_length: int) -> list[str]:
-    name = FOLDERS.get(contour_length, f"curv_contour_length_{contour_length}")
-    release = "lra_release/lra_release/pathfinder32"
-    return [name, f"pathfinder32/{name}", f"lra_release/pathfinder32/{name}", f"{release}/{name}"]
-
-
-def _walk_folder(folder: Path) -> dict[str, bytes]:
-    paths = [*folder.glob("metadata/*.npy"), *folder.glob("imgs/*/*.png")]
-    with reading(folder):
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
-def _walk_archive(path: Path, contour_length: int) -> dict[str, bytes]:
-    part = f"/{_places(contour_length)[0]}/"
-    found = archive_files(path, lambda name: part in name)
-    return {name.partition(part)[2]: content for name, content in found}
+def _folder(contour_length: int) -> str:
+    return "curv_baseline" if contour_length == 6 else f"curv_contour_length_{contour_length}"
 
 
 def _read_splits(source: Path, config: DataConfig) -> Splits[SequenceSet]:
@@ -99,23 +88,17 @@ def _read_splits(source: Path, config: DataConfig) -> Splits[SequenceSet]:
     folders = sorted([*source.glob("metadata/*.npy"), *source.glob("imgs/*")])
     key = ("pathfinder-read", 1, fingerprint(source, *folders), config.contour_length)
     arrays = cached("pathfinder-read", key, make)
-    everything = _as_set(arrays["images"], arrays["labels"], "")
-    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(config.seed))
+    everything = _as_set(arrays["images"], arrays["labels"])
+    order = random_order(everything, config.seed)
     tenth = len(order) // 10
-    cuts = torch.tensor_split(order, (len(order) - 2 * tenth, len(order) - tenth))
-    sets = [
-        _as_set(arrays["images"][cut.numpy()], arrays["labels"][cut.numpy()], name)
-        for cut, name in zip(cuts, ("train", "validation", "test"), strict=True)
-    ]
-    return Splits(*sets)
+    cuts = order.tensor_split((len(order) - 2 * tenth, len(order) - tenth))
+    return Splits(*map(everything.subset, cuts))
 
 
 def _generate(sizes: tuple[int, int, int], contour_length: int, seed: int) -> Arrays:
     arrays: Arrays = {}
     with progress("making Pathfinder images", sum(sizes)) as advance:
-        for index, (name, size) in enumerate(
-            zip(("train", "validation", "test"), sizes, strict=True)
-        ):
+        for index, (name, size) in enumerate(zip(SPLITS, sizes, strict=True)):
             images = np.empty((size, 32, 32), dtype=np.uint8)
             labels = np.empty(size, dtype=np.int64)
             for start in range(0, size, BLOCK):
@@ -129,11 +112,10 @@ def _generate(sizes: tuple[int, int, int], contour_length: int, seed: int) -> Ar
     return arrays
 
 
-def _as_set(images: np.ndarray, labels: np.ndarray, name: str) -> SequenceSet:
+def _as_set(images: np.ndarray, labels: np.ndarray) -> SequenceSet:
     tokens = torch.from_numpy(np.ascontiguousarray(images)).flatten(1)
     lengths = torch.full((len(tokens),), tokens.shape[1], dtype=torch.int32)
-    title = f"pathfinder {name}".strip()
-    return SequenceSet(tokens, lengths, torch.from_numpy(labels), 256, 2, title)
+    return SequenceSet(tokens, lengths, torch.from_numpy(labels), 256, 2, "pathfinder")
 
 
 PATHFINDER = DataSet(

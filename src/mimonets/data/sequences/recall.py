@@ -5,6 +5,7 @@ whose accuracy counts the final token only. Token 0 is a symbol and nothing is p
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -65,11 +66,10 @@ def _load(config: DataConfig, length: int, sample: Sampler) -> Splits[SequenceSe
     sizes = config.split_sizes(PUBLISHED)
     sequences = _distinct(np.random.default_rng(config.seed), sum(sizes), length, sample)
     train, validation, test = np.split(sequences, [sizes[0], sizes[0] + sizes[1]])
-    title = config.name
     return Splits(
-        _as_set(train, f"{title} train", every=config.targets == "all"),
-        _as_set(validation, f"{title} validation", every=False) if sizes[1] else None,
-        _as_set(test, f"{title} test", every=False),
+        _as_set(train, config.name, every=config.targets == "all"),
+        _as_set(validation, config.name, every=False),
+        _as_set(test, config.name, every=False),
     )
 
 
@@ -104,11 +104,4 @@ RECALL = DataSet(
     home="https://github.com/HazyResearch/safari",
     licence="generated",
 )
-INDUCTION = DataSet(
-    name="induction",
-    load=load_induction,
-    kind="sequences",
-    takes=frozenset({"length", "sizes", "targets"}),
-    home="https://github.com/HazyResearch/safari",
-    licence="generated",
-)
+INDUCTION = replace(RECALL, name="induction", load=load_induction)

@@ -5,7 +5,7 @@ Anthology Network", 2013; Tay et al., "Long Range Arena", ICLR 2021. A token is 
 is padding. Original archives are read once, from front to back, and their bytes are cached.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from mimonets.data.config import DataConfig
 from mimonets.data.dataset import DataSet
 from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
 from mimonets.data.sets import SequenceSet, Splits
-from mimonets.data.unpack import Arrays, archive_files, damaged, open_binary, reading
+from mimonets.data.unpack import Arrays, archive_files, damaged, named_files, open_binary, reading
 
 VOCAB_SIZE = 257
 MAX_LENGTH = 4_000
@@ -33,13 +33,8 @@ def load_text(config: DataConfig) -> Splits[SequenceSet]:
     """Load IMDb: 25,000 reviews to train on and 25,000 to test, liked (1) or not (0)."""
     most = config.length or MAX_LENGTH
     names = ["aclImdb", *(f"aclImdb{version}.tar{end}" for version in ("", "_v1") for end in ENDS)]
-    places = [*names, *(f"imdb/{name}" for name in names)]
-    path = find_or_fetch(config, places, IMDB, "imdb")
+    path = find_or_fetch(config, names, IMDB, "imdb")
     sources = [path / part / mood for part, mood in IMDB_FOLDERS] if path.is_dir() else [path]
-    for folder in sources if path.is_dir() else ():
-        if not folder.is_dir():
-            missing = folder.relative_to(path).as_posix()
-            raise ValueError(f"{path} holds no {missing}: expected the original aclImdb layout.")
     key = ("imdb", 1, fingerprint(*sources), most)
     arrays = cached("imdb", key, lambda: _read_imdb(path, most))
     sets = []
@@ -96,9 +91,8 @@ def _read_imdb(path: Path, most: int) -> Arrays:
     def is_review(name: str) -> bool:
         return tuple(name.split("/")[-3:-1]) in reviews and name.endswith(".txt")
 
-    walk = _folder_files(path, is_review) if path.is_dir() else archive_files(path, is_review)
     with progress("reading IMDb", 50_000) as advance:
-        for name, content in walk:
+        for name, content in archive_files(path, is_review):
             part, mood, file = name.split("/")[-3:]
             reviews[part, mood][file] = content[:most]
             advance(1)
@@ -123,27 +117,15 @@ def _join(documents: Sequence[bytes]) -> Arrays:
     }
 
 
-def _folder_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    for file in path.glob("*/*/*.txt"):
-        name = file.relative_to(path.parent).as_posix()
-        if wanted(name):
-            with reading(file):
-                content = file.read_bytes()
-            yield name, content
-
-
 def _retrieval_part(folder: Path, word: str, most: int) -> Arrays:
     release = f"new_aan_pairs.{word}.tsv"
-    path = find(
-        folder, [f"{place}{release}" for place in ("", "aan/", "tsv_data/", "lra_release/")]
-    )
+    path = find(folder, [release], "aan", "tsv_data", "lra_release")
     if path is not None:
         key = ("aan", 1, fingerprint(path), most)
         return cached("aan", key, lambda: _read_release(path, most))
-    papers = find(folder, [f"{place}papers.tsv" for place in ("", "aan/", "aan_scisumm/")])
-    source = papers.parent if papers else None
+    papers = find(folder, ["papers.tsv"], "aan", "aan_scisumm")
     archives = sorted([*folder.glob("aan*.tar*"), *folder.glob("aan/aan*.tar*")])
-    source = source or (archives[0] if archives else None)
+    source = papers.parent if papers else next(iter(archives), None)
     if source is None:
         raise ValueError(
             f"retrieval: no {release} in {folder}: get it out of {LRA_RELEASE} and put it there."
@@ -173,29 +155,20 @@ def _read_release(path: Path, most: int) -> Arrays:
 
 
 def _read_papers(source: Path, word: str, most: int) -> Arrays:
-    wanted = ("papers.tsv", f"pairs.{word}.tsv")
-    if source.is_dir():
-        with reading(source):
-            there = [name for name in wanted if (source / name).exists()]
-            files = {name: (source / name).read_bytes() for name in there}
-    else:
-        found = archive_files(source, lambda name: name.rpartition("/")[2] in wanted)
-        files = {name.rpartition("/")[2]: content for name, content in found}
-    for name in wanted:
-        if name not in files:
-            raise damaged(source, f"it holds no {name}")
+    name = f"pairs.{word}.tsv"
+    files = named_files(source, ("papers.tsv", name))
     papers = [line.split(b"\t", 1) for line in files["papers.tsv"].splitlines()]
     index = {words[0]: number for number, words in enumerate(papers)}
     documents = [words[-1][:most] for words in papers]
     pairs, labels = [], []
-    for line in files[wanted[1]].splitlines():
-        words = line.split(b"\t")
-        if len(words) != 3 or words[1] not in index or words[2] not in index:
-            raise damaged(f"{source}, {wanted[1]}", f"the line {line[:60]!r} names no two papers")
-        if words[0] not in (b"0", b"1"):
-            raise damaged(f"{source}, {wanted[1]}", f"the line {line[:60]!r} has no label 0 or 1")
-        pairs.append([index[words[1]], index[words[2]]])
-        labels.append(int(words[0]))
+    for line in files[name].splitlines():
+        label, *ids = line.split(b"\t")
+        if label not in (b"0", b"1") or len(ids) != 2 or not index.keys() >= set(ids):
+            raise damaged(
+                f"{source}, {name}", f"the line {line[:60]!r} is not a label 0 or 1 and two papers"
+            )
+        pairs.append([index[paper] for paper in ids])
+        labels.append(int(label))
     return _pairs(source, documents, pairs, labels)
 
 

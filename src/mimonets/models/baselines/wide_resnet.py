@@ -16,7 +16,6 @@ from mimonets.layers import (
     BatchNorm2d,
     SkipScale,
     StreamBatchNorm,
-    TiedConv2d,
     init_convolution,
     make_activation,
     total_isometry_penalty,
@@ -26,7 +25,7 @@ from mimonets.vsa import check_active_streams
 
 # b batch (or g groups)   s streams   c feature maps   h, w position
 
-Cut = Callable[[Tensor], Tensor]
+Split = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +117,17 @@ class ResidualBlock(nn.Module):
         maps_out: int,
         stride: int,
         num_streams: int,
-        lanes: int = 1,
     ) -> None:
         super().__init__()
         self.pre1 = NormAct(config, maps_in, num_streams)
-        self.conv1 = make_convolution(maps_in, maps_out, 3, stride, lanes)
+        self.conv1 = make_convolution(maps_in, maps_out, 3, stride)
         self.pre2 = NormAct(config, maps_out, num_streams)
-        self.conv2 = make_convolution(maps_out, maps_out, 3, 1, lanes)
+        self.conv2 = make_convolution(maps_out, maps_out, 3, 1)
         self.scale = SkipScale() if config.skip_init else nn.Identity()
-        self.shortcut: nn.Conv2d | TiedConv2d | None = None
+        self.shortcut: nn.Conv2d | None = None
         self.shortcut_norm: StreamBatchNorm | None = None
         if stride != 1 or maps_in != maps_out:
-            self.shortcut = make_convolution(maps_in, maps_out, 1, stride, lanes)
+            self.shortcut = make_convolution(maps_in, maps_out, 1, stride)
             if config.shortcut_norm:
                 self.shortcut_norm = StreamBatchNorm(maps_out, num_streams)
 
@@ -144,12 +142,8 @@ class ResidualBlock(nn.Module):
         return x + self.scale(residual)
 
 
-def make_convolution(
-    maps_in: int, maps_out: int, kernel: int, stride: int, lanes: int
-) -> nn.Conv2d | TiedConv2d:
-    """Make a convolution of a block, over all lanes if there are several."""
-    if lanes > 1:
-        return TiedConv2d(maps_in, maps_out, kernel, lanes=lanes, stride=stride)
+def make_convolution(maps_in: int, maps_out: int, kernel: int, stride: int) -> nn.Conv2d:
+    """Make a convolution of a block."""
     return nn.Conv2d(maps_in, maps_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
@@ -160,34 +154,27 @@ class Trunk(nn.Module):
 
     Args:
         num_streams: modes to keep statistics for.
-        lanes: how many lanes share the feature maps, see :mod:`mimonets.layers.tied`.
         private_stages: the first stages, which :meth:`before` runs for every input by itself.
     """
 
     def __init__(
-        self,
-        config: WideResNetConfig,
-        num_streams: int = 1,
-        *,
-        lanes: int = 1,
-        private_stages: int = 0,
+        self, config: WideResNetConfig, num_streams: int = 1, *, private_stages: int = 0
     ) -> None:
         super().__init__()
         blocks = []
         self.private_blocks = private_stages * config.blocks_per_stage
-        maps_in = config.stem_maps // lanes
+        maps_in = config.stem_maps
         for stage, maps in enumerate((16, 32, 64)):
-            tied = lanes if stage >= private_stages else 1
             for index in range(config.blocks_per_stage):
                 stride = 2 if stage > 0 and index == 0 else 1
-                maps_out = maps * config.width // lanes
-                blocks.append(ResidualBlock(config, maps_in, maps_out, stride, num_streams, tied))
+                maps_out = maps * config.width
+                blocks.append(ResidualBlock(config, maps_in, maps_out, stride, num_streams))
                 maps_in = maps_out
         self.blocks = nn.ModuleList(blocks)
         self.final = NormAct(config, maps_in, num_streams) if config.final_norm else None
         self.pool = nn.AdaptiveAvgPool2d(config.pool)
         for layer in self.modules():
-            if isinstance(layer, nn.Conv2d | TiedConv2d):
+            if isinstance(layer, nn.Conv2d):
                 init_convolution(layer, dirac=config.dirac_init)
 
     def before(self, x: Tensor) -> Tensor:
@@ -196,20 +183,20 @@ class Trunk(nn.Module):
             x = block(x)
         return x
 
-    def forward(self, x: Tensor, cut: Cut | None = None) -> Tensor:
+    def forward(self, x: Tensor, split: Split | None = None) -> Tensor:
         """Run the other stages: (b, c, h, w) -> features (b, c').
 
-        ``cut`` takes streams that are kept apart out of the last feature maps, (b, c, h, w) ->
-        (g, s, c', h', w'); then the features are theirs, (g, s, c'').
+        ``split`` may cut streams that are kept apart out of the last feature maps, (b, c, h, w) ->
+        (g, p, c', h', w'); then the features are theirs, (g, p, c'').
         """
         for block in list(self.blocks)[self.private_blocks :]:
             x = block(x)
         if self.final is not None:
             x = self.final(x)
-        if cut is None:
-            return self.pool(x).flatten(1)
-        streams = cut(x)
-        return self.pool(streams.flatten(0, 1)).flatten(1).unflatten(0, streams.shape[:2])
+        maps = x if split is None else split(x)
+        if maps.ndim == 4:
+            return self.pool(maps).flatten(1)
+        return self.pool(maps.flatten(0, 1)).flatten(1).unflatten(0, maps.shape[:2])
 
 
 class StemConvolution(nn.Conv2d):
@@ -239,8 +226,8 @@ class StemConvolution(nn.Conv2d):
 class Stem(nn.Sequential):
     """The first layer, which sees every input by itself: convolution, batch norm, ReLU."""
 
-    def __init__(self, config: WideResNetConfig, maps: int | None = None) -> None:
-        maps = config.stem_maps if maps is None else maps
+    def __init__(self, config: WideResNetConfig) -> None:
+        maps = config.stem_maps
         convolution = StemConvolution(config.in_channels, maps, config.stem_stride)
         init_convolution(convolution)
         super().__init__(convolution, BatchNorm2d(maps), nn.ReLU())

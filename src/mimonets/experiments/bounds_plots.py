@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._figure import new_figure, save_figure
-from mimonets.theory.kernel import (
+from mimonets.theory import (
     relu_kernel,
     relu_kernel_approximation,
     softmax_kernel,
@@ -18,7 +18,7 @@ COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:red")
 
 
 def plot_bounds(report: Report, path: str | Path) -> Path:
-    """Draw :func:`~mimonets.theory.theory_report`: bounds as lines, draws as points."""
+    """Draw what ``theory_report`` gives: bounds as lines, draws as points."""
     figure = new_figure(13.0, 7.6)
     panels = figure.subplots(2, 3)
     curves = report["curves"]
@@ -39,59 +39,46 @@ def plot_relu_kernel(report: Report, path: str | Path) -> Path:
     """Draw the kernel of ReLU features: the paper's figure, and what superposition makes of it."""
     figure = new_figure(10.6, 4.4)
     left, right = figure.subplots(1, 2)
-    cosine = [step / 100 for step in range(-100, 101)]
-    kernel = list(map(relu_kernel, cosine))
-    left.plot(cosine, kernel, color="tab:red", label="closed form", zorder=3)
-    left.plot(
-        cosine,
-        list(map(relu_kernel_approximation, cosine)),
-        color="tab:blue",
-        label=r"$(\rho + 1)^{\log_2 \pi} / 2\pi$",
-        zorder=2,
-    )
-    left.plot(
-        cosine,
-        list(map(softmax_kernel, cosine)),
-        color="tab:green",
-        linestyle="--",
-        label=r"softmax, $e^{\rho - 1} / 2$",
-    )
-    points = report["curves"]["kernel"]
-    left.errorbar(
-        [point["cosine"] for point in points],
-        [point["mean"] for point in points],
-        yerr=[2 * point["standard_error"] for point in points],
-        fmt="o",
-        markersize=4,
-        color="black",
-        label="simulated",
-        zorder=4,
-    )
+    cosines = [step / 100 for step in range(-100, 101)]
+    for kernel, colour, style, label in (
+        (relu_kernel, "tab:red", "-", "closed form"),
+        (relu_kernel_approximation, "tab:blue", "-", r"$(\rho + 1)^{\log_2 \pi} / 2\pi$"),
+        (softmax_kernel, "tab:green", "--", r"softmax, $e^{\rho - 1} / 2$"),
+    ):
+        left.plot(cosines, list(map(kernel, cosines)), style, color=colour, label=label)
+    _kernel_points(left, report["curves"]["kernel"], "black", "simulated")
     left.set_ylabel(r"$E[\mathrm{ReLU}(w^T x)\,\mathrm{ReLU}(w^T y)]\;/\;\|x\| \|y\|$")
     left.set_title("The kernel of ReLU features")
     for side, colour in ((1, "tab:red"), (2, "tab:purple"), (4, "tab:brown")):
-        values = [superposed_relu_kernel(rho, (side, side)) for rho in cosine]
+        values = [superposed_relu_kernel(rho, (side, side)) for rho in cosines]
         label = f"{side}x{side} streams" if side > 1 else "one stream"
-        right.plot(cosine, [value / values[-1] for value in values], color=colour, label=label)
+        right.plot(cosines, [value / values[-1] for value in values], color=colour, label=label)
         points = report["curves"].get(f"kernel {side}x{side}", [])
-        right.errorbar(
-            [point["cosine"] for point in points],
-            [point["mean"] / values[-1] for point in points],
-            yerr=[2 * point["standard_error"] / values[-1] for point in points],
-            fmt="o",
-            markersize=4,
-            color=colour,
-        )
+        _kernel_points(right, points, colour, None, values[-1])
     right.set_ylabel("kernel, relative to an aligned pair")
     right.set_title("The same in superposition (points: simulated, D = 64)")
     right.set_ylim(bottom=0)
-    for axes in (left, right):
+    for axes, place in ((left, "upper left"), (right, "lower right")):
         axes.set_xlabel(r"cosine $\rho$ of query and key")
         axes.set_xlim(-1.03, 1.03)
         axes.grid(alpha=0.25)
-    left.legend(frameon=False, loc="upper left")
-    right.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc=place)
     return save_figure(figure, path)
+
+
+def _kernel_points(
+    axes: Any, points: Sequence[Report], colour: str, label: str | None, unit: float = 1.0
+) -> None:
+    axes.errorbar(
+        [point["cosine"] for point in points],
+        [point["mean"] / unit for point in points],
+        yerr=[2 * point["standard_error"] / unit for point in points],
+        fmt="o",
+        markersize=4,
+        color=colour,
+        label=label,
+        zorder=4,
+    )
 
 
 def _keys(axes: Any, curve: Report) -> None:

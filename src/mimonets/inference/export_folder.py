@@ -1,7 +1,7 @@
-"""An export under way: the folder so far, and the manifest that describes it."""
+"""ExportFolder: the folder that an export fills, and the manifest that describes it so far."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,37 +11,56 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mimonets._inputs import InputSpec
 from mimonets.inference.cascade import choose_threshold, thresholds
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.engine import Engine
 from mimonets.inference.manifest import Graphs, Manifest, hash_file, write_manifest
-from mimonets.inference.measure import accuracies, answers_and_labels, count_macs, service_times
-from mimonets.inference.other_formats import write_openvino, write_pt2
+from mimonets.inference.measure import (
+    answers_and_labels,
+    macs_per_input,
+    measure_accuracy,
+    service_times,
+)
+from mimonets.inference.open_vino import import_openvino
+from mimonets.inference.quantise import INT8_WRITERS
 from mimonets.inference.torch_runtime import relative_difference
 from mimonets.inference.trace import SharedWeights, to_onnx, trace
 
 LENGTH = 128  # tokens of the random sequences to compare on; every length runs the same graph
+LEFT_IN_FLOAT = (0.0, 0.125, 0.25, 0.5)  # int8: fractions of the layers to try, worst first
 Batch = tuple[Any, ...]  # (images, labels) or (tokens, mask, labels)
 
 
-class Exporter:
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What most exports leave as it is."""
+
+    # Batches of (inputs, labels), neither trained nor evaluated on: which confidence of a fast
+    # answer makes a slow one worth it is calibrated on them.
+    validation: Iterable[Batch] | None = None
+    accuracy: Mapping[int, float] | None = None  # of active streams, where it is known already
+    max_loss: float = 0.3  # int8: points of accuracy; nothing is written if a mode loses more
+    int8_runtimes: Sequence[str] | None = None  # onnxruntime, openvino; None: those installed
+    inputs: Any = None  # real inputs to compare with PyTorch on; None: random ones
+    input_spec: InputSpec | None = None  # what an input is, if the model does not know
+    tolerance: float = 1e-4  # of the largest answer; float32 graphs agree to about 1e-6
+    tell: Callable[[str], object] = lambda line: None  # called with a line for each step
+
+
+class ExportFolder:
     """Writes the formats, compares them with PyTorch and measures them, one after the other."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        folder: Path,
-        manifest: Manifest,
-        inputs: Any,
-        tolerance: float,
-        tell: Callable[[str], object],
+        self, model: nn.Module, folder: Path, manifest: Manifest, options: ExportOptions
     ) -> None:
-        self.model, self.folder, self.tolerance, self.tell = model, folder, tolerance, tell
+        self.model, self.folder, self.options, self.tell = model, folder, options, options.tell
         self.manifest = replace(manifest, versions=_versions(), cpu=cpu_features())
         self.reference = Engine(model, "torch")
         self.reference.manifest = manifest  # with the modes that are exported, and no others
         count = 3 * manifest.num_streams + 1
         draw: Any = model.example_inputs
+        inputs = options.inputs
         example = draw(count) if inputs is None else torch.as_tensor(inputs)
         if inputs is None and manifest.takes_mask:
             example = example[..., :LENGTH]
@@ -56,8 +75,7 @@ class Exporter:
         weights = SharedWeights(self.folder / "weights.bin")
         graphs: dict[str, dict[str, str]] = {}
         programs: dict[str, dict[str, str]] = {}
-        for mode in self.manifest.modes:
-            active = mode.active_streams
+        for active in self.reference.modes:
             self.tell(f"tracing {active} active")
             for which in ("plain", "masked")[: 1 + self.manifest.takes_mask]:
                 program = trace(
@@ -65,8 +83,8 @@ class Exporter:
                 )
                 name = f"mode-{active}" + ("-mask" if which == "masked" else "")
                 if "pt2" in formats:
-                    path = write_pt2(program, self.folder / f"{name}.pt2")
-                    programs.setdefault(str(active), {})[which] = path.name
+                    torch.export.save(program, self.folder / f"{name}.pt2")
+                    programs.setdefault(str(active), {})[which] = f"{name}.pt2"
                 if onnx:
                     graph = to_onnx(program, self.manifest.model)
                     weights.write(graph, self.folder / f"{name}.onnx")
@@ -75,7 +93,7 @@ class Exporter:
             self.add("onnx", graphs, "weights.bin")
             self.compare("onnx", "onnxruntime")
         if "openvino" in formats:
-            self.add("openvino", write_openvino(self.folder, graphs))
+            self.add("openvino", _write_openvino(self.folder, graphs))
             self.compare("openvino", "openvino")
         if programs:
             self.add("pt2", programs)
@@ -102,24 +120,23 @@ class Exporter:
                 for mask in (None, self._mask())[: 1 + self.manifest.takes_mask]:
                     difference = self._difference(engine, mode, batch, mask)
                     found[str(mode)] = max(difference, found.get(str(mode), 0.0))
-                    if not difference <= self.tolerance:
+                    if not difference <= self.options.tolerance:
                         raise ValueError(
                             f"{self.manifest.model} with {mode} active answers differently in "
                             f"{backend} than in PyTorch, by {difference:.2g} of the largest answer "
-                            f"where {self.tolerance:.2g} is allowed; nothing was written."
+                            f"where {self.options.tolerance:.2g} is allowed; nothing was written."
                         )
         graphs = self.manifest.formats[format_name]
         self._set_format(format_name, replace(graphs, difference=found))
 
-    def measure_accuracy(self, evaluation: Sequence[Batch]) -> None:
+    def measure_accuracies(self, evaluation: Sequence[Batch]) -> None:
         """Measure the accuracy of every mode in PyTorch."""
-        for mode in self.manifest.modes:
-            self.accuracy_of("float32", evaluation, mode.active_streams)
+        for active in self.reference.modes:
+            self.accuracy_of("float32", evaluation, active)
 
     def enter_accuracy(self, accuracy: Mapping[int, float]) -> None:
         """Write down accuracies that were measured before, of the modes that are exported."""
-        exported = {mode.active_streams for mode in self.manifest.modes}
-        known = {mode: value for mode, value in accuracy.items() if mode in exported}
+        known = {mode: accuracy[mode] for mode in self.reference.modes if mode in accuracy}
         self._set_modes("accuracy", "float32", known)
 
     def accuracy_of(
@@ -128,13 +145,13 @@ class Exporter:
         """Measure one mode in one backend, or in PyTorch for "float32", and write it down."""
         self.tell(f"accuracy with {active_streams} active in {precision}")
         engine = self.reference if precision == "float32" else self.engine(precision)
-        found = accuracies(engine, evaluation, active_streams)
+        found = measure_accuracy(engine, evaluation, active_streams)
         self._set_modes("accuracy", precision, {active_streams: found})
         return found
 
     def calibrate_cascade(self, validation: Sequence[Batch]) -> None:
         """Tabulate, for every mode but the slowest, which answers are worth a slow pass."""
-        modes = [mode.active_streams for mode in self.manifest.modes]
+        modes = self.reference.modes
         slowest = min(modes)
         self.tell("calibrating the cascade")
         slow, labels = answers_and_labels(self.reference, validation, slowest)
@@ -150,27 +167,45 @@ class Exporter:
             }
             self._change_mode(active, changes)
 
-    def note(self, format_name: str, notes: dict[str, Any]) -> None:
-        """Write down how a format was made."""
-        self._set_format(format_name, replace(self.manifest.formats[format_name], notes=notes))
+    def write_int8(
+        self, runtime: str, calibration: Sequence[Any], evaluation: Sequence[Batch]
+    ) -> None:
+        """Write int8 graphs of all modes for a runtime; refuse if a mode loses more than allowed.
+
+        Layers that hurt most stay in float if that repairs it.
+        """
+        max_loss = self.options.max_loss
+        writer = INT8_WRITERS[runtime](self.folder, self.manifest, calibration)
+        modes = self.reference.modes
+        for mode in modes:  # all of them first: a folder without the graphs of one is not opened
+            writer.write_mode(mode, LEFT_IN_FLOAT[0])
+        for mode in modes:
+            for fraction in LEFT_IN_FLOAT:
+                self.tell(
+                    f"int8 for {runtime}, {mode} active, {fraction:.0%} of the layers in float"
+                )
+                if fraction != LEFT_IN_FLOAT[0]:
+                    writer.write_mode(mode, fraction)
+                self.add(writer.name, writer.graphs, *writer.more)
+                accuracy = self.accuracy_of(f"{runtime}-int8", evaluation, mode)
+                loss = 100 * (self.manifest.mode(mode).accuracy["float32"] - accuracy)
+                if loss <= max_loss:
+                    break
+            else:
+                raise ValueError(
+                    f"int8 in {runtime} costs {loss:.2f} points of accuracy with {mode} active, "
+                    f"and max_loss allows {max_loss:g}; nothing was written. Calibrate with more "
+                    f"inputs, raise max_loss, or leave int8 out."
+                )
+        graphs = self.manifest.formats[writer.name]
+        self._set_format(writer.name, replace(graphs, notes=writer.notes()))
 
     def measure_times(self) -> None:
         """Count the operations of every mode and time it in every backend that was written."""
-        macs = {
-            mode.active_streams: count_macs(
-                self.model,
-                self.example[: self.manifest.answers_per_group(mode.active_streams)],
-                mode.active_streams,
-            )
-            for mode in self.manifest.modes
-        }
-        self.manifest = replace(
-            self.manifest,
-            modes=tuple(
-                replace(mode, macs_per_input=macs[mode.active_streams])
-                for mode in self.manifest.modes
-            ),
-        )
+        for active in self.reference.modes:
+            group = self.example[: self.manifest.answers_per_group(active)]
+            macs = macs_per_input(self.model, group, active)
+            self._change_mode(active, {"macs_per_input": macs})
         for backend, format_name, package in (
             ("onnxruntime", "onnx", "onnxruntime"),
             ("openvino", "openvino", "openvino"),
@@ -241,6 +276,21 @@ class Exporter:
             for mode in self.manifest.modes
         )
         self.manifest = replace(self.manifest, modes=tuple(modes))
+
+
+def _write_openvino(folder: Path, graphs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Convert ONNX graphs into OpenVINO's format, weights and all; returns their names."""
+    openvino = import_openvino()
+    core = openvino.Core()
+    (folder / "openvino").mkdir()
+    found: dict[str, dict[str, str]] = {}
+    for mode, entries in graphs.items():
+        for which, name in entries.items():
+            path = f"openvino/{Path(name).stem}.xml"
+            model = core.read_model(str(folder / name))
+            openvino.save_model(model, str(folder / path), compress_to_fp16=False)
+            found.setdefault(mode, {})[which] = path
+    return found
 
 
 def _versions() -> dict[str, str]:

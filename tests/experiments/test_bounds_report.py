@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mimonets.theory import plot_bounds, theory_report
-from mimonets.theory.report import STEPS
+from mimonets.experiments.bounds_plots import plot_bounds
+from mimonets.experiments.bounds_report import STEPS, theory_report
 
 COMMITTED = Path(__file__).parents[2] / "results" / "bounds.json"
 

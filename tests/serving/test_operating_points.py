@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mimonets.serving.modes import Mode, ServiceTime, fit_service_time, useful_modes
+from mimonets.serving.operating_points import ServiceTime, fit_service_time, useful_points
+from serving.fakes import make_point
 
 
 def seconds_by_hand(time, inputs, active):
@@ -50,38 +51,38 @@ def test_a_fit_without_measurements_is_refused():
         fit_service_time({})
 
 
-points = st.lists(
+pairs = st.lists(
     st.tuples(st.integers(1, 50), st.integers(1, 100)), min_size=1, max_size=8, unique=True
 )
 
 
-@given(points)
-def test_useful_modes_are_the_concave_hull(pairs):
-    modes = [Mode(1, ServiceTime(per_pass=cost), accuracy / 100) for cost, accuracy in pairs]
-    kept = useful_modes(modes)
-    assert [m.cost for m in kept] == sorted({m.cost for m in kept}, reverse=True)
-    assert kept[0].accuracy == max(m.accuracy for m in modes)
-    for mode in modes:  # no mode lies above the line between two neighbours that were kept
+@given(pairs)
+def test_useful_points_are_the_concave_hull(pairs):
+    points = [make_point(1, ServiceTime(per_pass=cost), right / 100) for cost, right in pairs]
+    kept = useful_points(points)
+    assert [one.cost for one in kept] == sorted({one.cost for one in kept}, reverse=True)
+    assert kept[0].accuracy == max(one.accuracy for one in points)
+    for point in points:  # no point lies above the line between two neighbours that were kept
         for dear, cheap in pairwise(kept):
-            if cheap.cost <= mode.cost <= dear.cost:
-                share = (mode.cost - cheap.cost) / (dear.cost - cheap.cost)
+            if cheap.cost <= point.cost <= dear.cost:
+                share = (point.cost - cheap.cost) / (dear.cost - cheap.cost)
                 line = share * dear.accuracy + (1 - share) * cheap.accuracy
-                assert mode.accuracy <= line + 1e-9
+                assert point.accuracy <= line + 1e-9
     if len(kept) >= 3:  # and each one that was kept lies above the line between its neighbours
         for dear, middle, cheap in zip(kept, kept[1:], kept[2:], strict=False):
             share = (middle.cost - cheap.cost) / (dear.cost - cheap.cost)
             assert middle.accuracy > share * dear.accuracy + (1 - share) * cheap.accuracy
 
 
-def test_modes_of_unknown_accuracy_are_all_kept_dearest_first():
-    modes = [Mode(A, ServiceTime(per_pass=8.0)) for A in (4, 1, 2)]
-    assert [mode.active_streams for mode in useful_modes(modes)] == [1, 2, 4]
+def test_points_of_unknown_accuracy_are_all_kept_dearest_first():
+    points = [make_point(A, ServiceTime(per_pass=8.0)) for A in (4, 1, 2)]
+    assert [point.inputs_per_pass for point in useful_points(points)] == [1, 2, 4]
 
 
-def test_noise_while_warming_up_does_not_drop_the_fast_modes():
+def test_noise_while_measuring_does_not_drop_the_fast_points():
     """Measured on a machine so busy that passes seem to be free and only inputs to cost."""
     seconds = {(1, 1): 0.4, (1, 2): 0.5, (1, 4): 0.9, (4, 4): 0.9, (4, 8): 1.6, (4, 16): 3.2}
     fitted = fit_service_time(seconds)
     assert fitted.per_pass > 0
-    modes = [Mode(A, fitted, accuracy) for A, accuracy in ((1, 0.98), (4, 0.96))]
-    assert [mode.active_streams for mode in useful_modes(modes)] == [1, 4]
+    points = [make_point(A, fitted, accuracy) for A, accuracy in ((1, 0.98), (4, 0.96))]
+    assert [point.inputs_per_pass for point in useful_points(points)] == [1, 4]

@@ -7,8 +7,7 @@ from mimonets._inputs import InputSpec
 from mimonets.cli.open_models import open_network
 from mimonets.inference.cascade import choose_threshold, thresholds
 from mimonets.inference.manifest import read_manifest
-from mimonets.loadtest.isolation import by_gradient, constant, measure_isolation, noise
-from serving.test_clients import TINY
+from serving.fakes import TINY
 
 
 def logits(classes, sure):
@@ -56,7 +55,9 @@ def test_an_export_calibrates_thresholds_and_the_server_uses_them(tmp_path):
         slow, fast = (model(images, active_streams=active).numpy() for active in (1, 2))
     labels = slow.argmax(axis=1)
     batches = [(images[:20], labels[:20]), (images[20:], labels[20:])]
-    folder = mn.export(model, tmp_path / "out", validation=batches, measure=False)
+    folder = mn.export(
+        model, tmp_path / "out", measure=False, options=mn.ExportOptions(validation=batches)
+    )
 
     slowest, fastest = read_manifest(folder).modes
     assert (slowest.cascade, slowest.confidence) == ([], None)
@@ -70,31 +71,3 @@ def test_an_export_calibrates_thresholds_and_the_server_uses_them(tmp_path):
     assert [point.confidence for point in network.points] == [None, fastest.confidence]
     asked = open_network("out", [folder], "onnxruntime", 1, cascade=0.7)
     assert [point.confidence for point in asked.points] == [0.7, 0.7]
-
-
-@pytest.fixture(scope="module")
-def model():
-    torch.manual_seed(0)
-    model = mn.MIMOConv(mn.MIMOConvConfig(num_streams=4, **TINY)).eval()
-    return model.requires_grad_(False)
-
-
-def test_neighbours_by_gradient_do_more_harm_than_noise(model):
-    def answer(inputs, active):
-        with torch.no_grad():
-            return model(torch.from_numpy(inputs), active_streams=active).numpy()
-
-    rng = np.random.default_rng(0)
-    victims = rng.standard_normal((16, 1, 8, 8), dtype=np.float32)
-    labels = answer(victims, 1).argmax(axis=1)
-    attacks = {
-        "noise": noise(1.0, rng),
-        "gradient": by_gradient(model, limit=2.0, steps=5),
-        "not finite": constant(float("nan")),
-    }
-    rows = measure_isolation(answer, victims, labels, attacks, (1, 4), rng=rng)
-    found = {(row.neighbours, row.active_streams): row for row in rows}
-    assert found["gradient", 4].flipped > found["noise", 4].flipped
-    assert found["not finite", 4].lost == 1.0
-    for name in attacks:
-        assert found[name, 1].flipped == 0, "alone in its pass nobody can touch it"

@@ -1,0 +1,189 @@
+"""Every bound beside a simulation of what it bounds, as plain data: for tables, plots and tests."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from mimonets import theory
+from mimonets.experiments import bounds_simulation as simulation
+from mimonets.experiments.bounds_simulation import Estimate, unit_streams
+from mimonets.theory.interference import PAPER_BOUNDS
+from mimonets.vsa import bipolar_keys, gaussian_keys
+
+ALPHA = 0.5  # off by half
+WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
+GRIDS = ((2, 2), (4, 4))
+Curve = dict[str, Any]
+
+
+@dataclass
+class _Report:
+    """What the steps fill in, and what they draw with."""
+
+    samples: int
+    draw: dict[str, Any]  # samples and generator, as every simulation takes them
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    curves: Curve = field(default_factory=dict)
+
+    def row(
+        self,
+        name: str,
+        source: str,
+        setting: str,
+        value: float,
+        found: Estimate,
+        kind: str = "bound",
+    ) -> None:
+        row = {"name": name, "source": source, "setting": setting, "kind": kind, "value": value}
+        self.rows.append({**row, "simulated": asdict(found)})
+
+    def fewer(self, part: int) -> dict[str, Any]:
+        """Draw only a part of the samples, where one costs more."""
+        return {**self.draw, "samples": self.samples // part}
+
+
+def theory_report(
+    seed: int = 0, samples: int = 5_000, advance: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Evaluate and simulate every bound; the same seed and samples give the same numbers.
+
+    Args:
+        seed: Of all that is drawn.
+        samples: Draws per simulated number; those that cost more take a fifth or a tenth of it.
+        advance: Called after each of the :data:`STEPS` steps.
+
+    Returns:
+        ``rows``, one per formula and setting; ``curves``, what
+        :mod:`mimonets.experiments.bounds_plots` draws.
+    """
+    if samples < 10:
+        raise ValueError(f"samples={samples} are too few to count with: draw at least 10.")
+    report = _Report(samples, {})
+    for number, step in enumerate(STEPS):
+        # A generator per step: adding one leaves the numbers of the others as they are.
+        generator = torch.Generator().manual_seed(1000 * seed + number)
+        report.draw = {"samples": samples, "generator": generator}
+        step(report)
+        advance()
+    return {"seed": seed, "samples": samples, "rows": report.rows, "curves": report.curves}
+
+
+def _keys(report: _Report) -> None:
+    curve: Curve = {"dim": list(WIDTHS[:-2]), "bound": [], "exact": []}
+    for dim in curve["dim"]:
+        bound = theory.interference_bound(dim)
+        curve["bound"].append(bound)
+        curve["exact"].append(theory.interference_probability(dim))
+        for kind, make in (("bipolar", bipolar_keys), ("Gaussian", gaussian_keys)):
+            found = simulation.simulate_interference(dim, keys=make, **report.draw)
+            curve.setdefault(kind, []).append(asdict(found))
+            if dim in (16, 64):
+                setting = f"two {kind} keys, D={dim}, 70°"
+                report.row("blessing of dimensionality", "A.2", setting, bound, found)
+    report.curves["keys"] = curve
+    found = simulation.simulate_interference(128, num_streams=9, **report.draw)
+    setting = "any two of 9 bipolar keys, D=128, 70°"
+    report.row("all pairs of keys", "ours", setting, theory.any_pair_bound(128, 9), found)
+
+
+def _sums(report: _Report) -> None:
+    limits = [1.0] * 64
+    curve: Curve = {"t": [4.0 * step for step in range(8)], "bound": [], "simulated": []}
+    for t in curve["t"]:
+        found = simulation.simulate_sum(t, limits, **report.draw)
+        bound = theory.hoeffding_bound(t, limits)
+        curve["bound"].append(bound)
+        curve["simulated"].append(asdict(found))
+        if t == 16:
+            report.row("Hoeffding", "G", "sum of 64 signs beyond 16", bound, found)
+    report.curves["sums"] = curve
+
+
+def _norms(report: _Report) -> None:
+    name, setting = "norm of a Hadamard product", "mean square, unit vectors, D=64"
+    mean = simulation.simulate_hadamard_norm(64, **report.draw)
+    report.row(name, "G", setting, theory.hadamard_norm_mean(64), mean, "closed form")
+    betas = [step / 10 for step in range(6)]
+    curve: Curve = {"beta": betas, "bound": [theory.hadamard_norm_tail(beta) for beta in betas]}
+    for dim in (16, 64, 256):
+        found = [simulation.simulate_hadamard_norm(dim, beta, **report.draw) for beta in betas]
+        curve[f"D={dim}"] = [asdict(estimate) for estimate in found]
+        if dim == 64:
+            setting = "more than 1.5 times its mean, D=64"
+            report.row(name, "G", setting, curve["bound"][-1], found[-1])
+    report.curves["norms"] = curve
+
+
+def _cleanup(report: _Report) -> None:
+    curve: Curve = {"dim": list(WIDTHS[:-1])}
+    for streams in (2, 4, 8):
+        points: Curve = {"bound": [], "simulated": []}
+        curve[f"N={streams}"] = points
+        for dim in curve["dim"]:
+            generator = report.draw["generator"]
+            values = bipolar_keys(streams, dim, generator=generator, dtype=torch.float64)
+            case = (values, values[0], 0, ALPHA)
+            bound = theory.cleanup_noise_bound(*case)
+            found = simulation.simulate_cleanup_noise(*case, **report.draw)
+            points["bound"].append(bound)
+            points["simulated"].append(asdict(found))
+            if streams == 4 and dim in (64, 128):
+                setting = f"bipolar values, D={dim}, N=4, α=0.5"
+                report.row("dictionary cleanup noise", "A.3", setting, bound, found)
+    report.curves["cleanup"] = curve
+    found = simulation.simulate_wrong_item(64, 4, 10, **report.fewer(10))
+    setting = "10 bipolar entries, D=64, N=4"
+    report.row("wrong entry", "ours", setting, theory.wrong_item_bound(64, 4, 10), found)
+
+
+def _attention(report: _Report) -> None:
+    for grid in GRIDS:
+        name = f"{grid[0]}x{grid[1]}"
+        curve: Curve = {"dim": list(WIDTHS), "bounds": {}, "simulated": []}
+        for dim in WIDTHS:
+            case = (*unit_streams(dim, grid, 0.9, report.draw["generator"]), (0, 0), ALPHA)
+            table = theory.crosstalk(*case)
+            bounds = {title: bound(table) for title, bound in PAPER_BOUNDS.items()}
+            bounds["Bernstein (ours)"] = theory.bernstein(table, theory.crosstalk_peak(*case))
+            found = simulation.simulate_crosstalk(*case, **report.draw)
+            curve["simulated"].append(asdict(found))
+            for title, value in bounds.items():
+                curve["bounds"].setdefault(title, []).append(value)
+                if (grid, dim) in (((2, 2), 64), ((2, 2), 512), ((4, 4), 512)):
+                    source = "ours" if "ours" in title else "D"
+                    setting = f"{name}, D={dim}, cos 0.9, α=0.5"
+                    full = f"FAVOR+S, {title.removesuffix(' (ours)')}"
+                    report.row(full, source, setting, value, found)
+        report.curves[f"attention {name}"] = curve
+
+
+def _kernel(report: _Report) -> None:
+    points = report.curves["kernel"] = []
+    for step in range(-10, 11):
+        cosine = step / 10
+        draw = {**report.draw, "samples": 10 * report.samples}
+        found = simulation.simulate_relu_kernel(cosine, **draw)
+        points.append({"cosine": cosine, **asdict(found)})
+        if cosine in (0.0, 0.5):
+            for kind, kernel in (
+                ("closed form", theory.relu_kernel),
+                ("approximation", theory.relu_kernel_approximation),
+            ):
+                setting = f"unit vectors, cosine {cosine:g}"
+                report.row(f"ReLU kernel, {kind}", "C.2", setting, kernel(cosine), found, kind)
+    for grid in GRIDS:
+        name = f"{grid[0]}x{grid[1]}"
+        points = report.curves[f"kernel {name}"] = []
+        for step in range(-10, 11, 2):
+            cosine = step / 10
+            found = simulation.simulate_superposed_relu_kernel(cosine, grid, 64, **report.fewer(5))
+            points.append({"cosine": cosine, **asdict(found)})
+            if cosine in (0.0, 1.0):
+                title, setting = "ReLU kernel in superposition", f"{name}, D=64, cosine {cosine:g}"
+                value = theory.superposed_relu_kernel(cosine, grid)
+                report.row(title, "ours", setting, value, found, "approximation")
+
+
+STEPS = (_keys, _sums, _norms, _cleanup, _attention, _kernel)
