@@ -123,7 +123,17 @@ def test_functions_stay_short():
 
 
 def test_the_length_of_a_function_is_that_of_what_it_does():
-    text = 'def f(\n    a,\n):\n    """Say\n    it."""\n    def g():\n        return 1\n    b = g()\n    return b'
+    text = '''
+def f(
+    a,
+):
+    """Say
+    it."""
+    def g():
+        return 1
+    b = g()
+    return b
+'''
     (function,) = ast.parse(text).body
     assert lines_of(function) == 2
     assert lines_of(function.body[1]) == 1
