@@ -56,7 +56,8 @@ print(mimonets.checkpoints.checkpoint.__version__)
     shape, kind, reason, version = run_without(FOR_THE_COMMAND_LINE, program).splitlines()
     assert shape == "torch.Size([2, 3])"
     assert kind == "MIMOConv"
-    assert reason == "The Hugging Face Hub needs its library: pip install huggingface-hub."
+    assert "The Hugging Face Hub needs huggingface_hub" in reason
+    assert "pip install 'mimonets[hub]'" in reason
     assert version == mimonets.__version__
 
 

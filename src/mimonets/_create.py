@@ -5,8 +5,8 @@ from typing import Any
 
 from mimonets._device import choose_device
 from mimonets._messages import did_you_mean
-from mimonets.checkpoints import read_config
-from mimonets.checkpoints.shipped import load_pretrained, pretrained_folder, pretrained_names
+from mimonets.checkpoints import load, read_config
+from mimonets.checkpoints.shipped import pretrained_folder, pretrained_names
 from mimonets.models import MODELS, Model
 from mimonets.models.registry import model_class_for
 
@@ -30,7 +30,8 @@ def create(name: str, pretrained: bool = False, *, device: str = "cpu", **overri
                 f"Trained weights fit their own config only: leave {', '.join(overrides)} out, or "
                 f"set pretrained=False."
             )
-        return load_pretrained(name, device=device)
+        model: Model = load(pretrained_folder(name), device=device)
+        return model
     place = choose_device(device)
     config = _config_of(name)
     known = [field.name for field in fields(config)]

@@ -56,10 +56,10 @@ class InputSpec(Config):
             )
             return found
         for name, fits, wanted in (
-            ("mean", is_finite, "finite numbers"),
-            ("deviation", is_above_zero, "finite numbers > 0"),
+            ("mean", lambda x: is_number(x) and math.isfinite(x), "finite numbers"),
+            ("deviation", lambda x: is_number(x) and 0 < x < math.inf, "finite numbers > 0"),
             ("original", is_size, "integers >= 1"),
-            ("labels", is_text, "names"),
+            ("labels", lambda x: isinstance(x, str), "names"),
         ):
             value = getattr(self, name)
             if value is not None and not _sequence(value, fits):
@@ -146,32 +146,15 @@ class InputSpec(Config):
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Self:
         """Read what :meth:`as_dict` gave; raises ValueError for anything else."""
-        if not isinstance(description, Mapping) or not all(map(is_text, description)):
-            raise ValueError(f"This is no description of inputs: {short(description)}.")
         try:
             return cls(**description)
-        except TypeError as error:
+        except TypeError as error:  # not a mapping, or of other names than ours
             raise ValueError(f"This is no description of inputs: {error}.") from None
 
 
 def is_size(value: object) -> bool:
     """Tell whether a value can be the side of an input."""
     return is_integer(value) and 1 <= value <= MAX_SIZE
-
-
-def is_finite(value: object) -> bool:
-    """Tell whether a value is a finite number."""
-    return is_number(value) and math.isfinite(value)
-
-
-def is_above_zero(value: object) -> bool:
-    """Tell whether a value can be a deviation."""
-    return is_number(value) and 0 < value < math.inf
-
-
-def is_text(value: object) -> bool:
-    """Tell whether a value can be a name."""
-    return isinstance(value, str)
 
 
 def _sequence(value: object, fits: Callable[[object], bool]) -> bool:

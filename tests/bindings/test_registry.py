@@ -89,7 +89,6 @@ def test_older_checkpoints_load_without_a_warning(tmp_path):
     ("model", "changes", "what"),
     [
         (lambda: lived_in(small()), {"binding": "tied"}, "binding='tied' was removed"),
-        (lambda: lived_in(small()), {"views": "flips"}, "views='flips' was removed"),
         (
             lambda: mn.superpose(network(), **WHERE),
             {"binding": "tied"},

@@ -91,7 +91,7 @@ def test_each_alone_leaves_zeros_in_the_others_places():
             assert_close(found[:, own, other], expected)
 
 
-@pytest.mark.parametrize("kind", ["copies", "shifts"])
+@pytest.mark.parametrize("kind", ["copies", "shifts", "flips"])
 def test_as_many_views_as_places_and_in_the_order_of_streams(kind):
     images = torch.arange(2.0).view(1, 2, 1, 1, 1).expand(1, 2, 3, 6, 6)  # flat: views look alike
     views = make_views(images, 7, kind)
@@ -111,6 +111,15 @@ def test_shifts_hold_together_what_a_stem_without_stride_computes():
         down, right = divmod(view, 2)
         # The view moved down by one shows at position y what the image has at y - 1.
         assert_close(strided[view][:, 1:, 1:], dense[:, 2 - down :: 2, 2 - right :: 2][:, :2, :2])
+
+
+def test_flips_are_pairs_of_mirror_images():
+    image = torch.randn(1, 1, 3, 6, 6)
+    views = make_views(image, 4, "flips")[0]
+    assert_close(views[0], image[0, 0])
+    assert_close(views[1], views[0].flip(-1))
+    assert_close(views[3], views[2].flip(-1))
+    assert not torch.allclose(views[2], views[0])
 
 
 def test_unknown_views_are_refused():

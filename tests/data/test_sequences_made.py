@@ -5,7 +5,7 @@ import torch
 from mimonets.data import IGNORED, DataConfig, load_data
 from mimonets.data.sequences.listops import SYMBOLS, TOKEN_OF, read_tsv, tokenise
 from mimonets.data.sequences.listops_trees import sample_trees
-from mimonets.data.sequences.recall import MARK
+from mimonets.data.sequences.recall import MARK, recall_sequences
 
 
 def tree_by_recursion(random, depth=1):
@@ -141,6 +141,22 @@ def test_recall_answers_with_the_value_of_the_key():
         assert set(tokens[1:40:2]) <= set(range(9, 18))
         assert tokens[40] == MARK
         assert labels[-1] == pairs[tokens[41]]
+
+
+def test_recall_may_ask_for_every_key_that_was_seen_equally_often():
+    rng = np.random.default_rng(0)
+    share = {}
+    for asked in ("pairs", "keys"):
+        made = recall_sequences(rng, 4_000, 40, asked=asked)
+        keys, key = made[:, :40:2], made[:, 41:42]
+        times = (keys == key).sum(axis=1)
+        assert times.min() >= 1
+        values = np.where(keys == key, made[:, 1:40:2], -1).max(axis=1)
+        assert (values == made[:, 42]).all()
+        share[asked] = times.mean()
+    # 20 pairs of 9 keys: a seen key stands a little more than 20 / 9 times.
+    assert share["keys"] == pytest.approx(20 / (9 * (1 - (8 / 9) ** 20)), abs=0.1)
+    assert share["pairs"] == pytest.approx(1 + 19 / 9, abs=0.1)
 
 
 def test_induction_answers_with_what_followed_the_mark():

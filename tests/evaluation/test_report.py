@@ -10,7 +10,6 @@ from mimonets.cli.cost import cost_table
 from mimonets.evaluation import BenchSettings, bench, count_points
 from mimonets.evaluation.report import (
     bench_table,
-    cost_dict,
     plot_bench,
     shares_line,
 )
@@ -32,7 +31,8 @@ def result():
 
 
 def test_the_cost_table_shows_what_the_paper_prints():
-    text = render(cost_table("mine", cost_dict(count_points(MIMOConvConfig(), [1, 4])), "paper"))
+    costs = [cost.as_dict() for cost in count_points(MIMOConvConfig(), [1, 4])]
+    text = render(cost_table("mine", costs, "paper"))
     assert "mine" in text
     row = next(line for line in text.splitlines() if "4 active" in line)
     assert [cell.strip() for cell in row.strip("│").split("│")] == [
@@ -41,7 +41,7 @@ def test_the_cost_table_shows_what_the_paper_prints():
 
 
 def test_costs_as_data_add_up():
-    (slow, fast) = cost_dict(count_points(TINY))
+    slow, fast = (cost.as_dict() for cost in count_points(TINY))
     assert slow["active_streams"] == 1
     for convention in ("paper", "plain"):
         *parts, total = fast[convention].values()

@@ -1,11 +1,15 @@
 import shlex
+from pathlib import Path
 
 import pytest
 
 from mimonets.cli.main import make_parser
+from mimonets.experiments import RunOptions
 from mimonets.experiments.plan import load_plan, plan_names, read_plan
 from mimonets.experiments.registry import experiments, find_experiment
 from mimonets.models import operating_points
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_every_plan_is_an_experiment_at_a_place_of_its_own():
@@ -161,3 +165,14 @@ def test_networks_of_a_task_get_the_same_budget_and_size():
         assert len({(t.train.steps, t.train.batch_size, t.train.lr) for t in trials}) == 1
         assert len({(t.model.depth, t.model.dim, t.model.heads) for t in trials}) == 1
         assert len({t.data for t in trials}) == 1
+
+
+def test_recorded_runs_of_a_removed_trial_stay_in_the_result(tmp_path):
+    experiment = find_experiment("cifar-map")
+    recorded = experiment.result_in(RESULTS)
+    options = RunOptions(runs=tmp_path, train=False, earlier=recorded["runs"])
+    rows = {row["what"]: row for row in experiment.run(options)["rows"]}
+    removed = [trial for trial in experiment.plan.trials if trial.removed]
+    assert len(removed) == 4
+    for row in recorded["rows"]:
+        assert rows[row["what"]].get("ours") == row.get("ours")

@@ -119,6 +119,7 @@ def test_drawings_show_what_is_there(tmp_path, axis):
         {
             "trial": "small",
             "seed": seed,
+            "history": [{"epoch": e, "validation": {"1": 0.5, "4": s}} for e in (1, 2)],
             "test": {m: {"accuracy": a, "macs": 2e7 / m} for m, a in ((1, 0.9), (4, s))},
         }
         for seed, s in enumerate((0.7, 0.8))
@@ -127,7 +128,8 @@ def test_drawings_show_what_is_there(tmp_path, axis):
         run["test"] = {str(mode): found for mode, found in run["test"].items()}
     missing = replace(TRIAL, name="other", title="Other", group="Missing")
     rows = [row.as_dict() for trial in (TRIAL, missing) for row in trial_rows(trial, runs)]
-    path = DRAWINGS[axis]({"title": "A title", "rows": rows}, tmp_path / "new" / "plot.png")
+    record = {"title": "A title", "rows": rows, "runs": runs}
+    path = DRAWINGS[axis](record, tmp_path / "new" / "plot.png")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

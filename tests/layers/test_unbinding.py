@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch.testing import assert_close
 
@@ -18,3 +19,13 @@ def test_the_relu_is_an_option():
     layer = StreamUnbinding(5, num_streams=2, relu=False)
     assert (layer(torch.randn(50, 5), 2) < 0).any()
     assert (StreamUnbinding(5, num_streams=2)(torch.randn(50, 5), 2) >= 0).all()
+
+
+def test_the_authors_start_is_smaller_and_has_a_bias():
+    generator = torch.Generator().manual_seed(0)
+    ours = StreamUnbinding(64, 16, generator=generator)
+    theirs = StreamUnbinding(64, 16, start="fan-out", generator=generator)
+    assert float(ours.weight.detach().std()) == pytest.approx(0.125, rel=0.02)
+    assert not ours.bias.any()
+    assert float(theirs.weight.detach().std()) == pytest.approx(0.0442, rel=0.02)
+    assert 0.12 < float(theirs.bias.detach().abs().max()) <= 1 / 8

@@ -527,3 +527,30 @@ def test_embeddings_start_with_the_deviation_of_the_config():
         assert weight.std().item() == pytest.approx(
             0.5 if weight is wide.tokens.weight else 0.02, rel=0.05
         )
+
+
+@every_model
+def test_gpt2_style_scores_by_the_embedding_and_starts_small(tmp_path, make):
+    model = make(style="gpt2", head="next_token", causal=True, depth=2, dim=64, hidden_dim=128)
+    assert not list(model.readout.parameters())
+    features = torch.randn(3, 64)
+    assert_close(model.readout(features), features @ model.embedding.tokens.weight.T)
+    for block in model.blocks:
+        for layer, std in ((block.to_q, 0.02), (block.out, 0.01), (block.mlp[3], 0.01)):
+            assert float(layer.weight.detach().std()) == pytest.approx(std, rel=0.2)
+            assert not layer.bias.any()
+    mn.save(model.eval(), tmp_path)
+    tokens = torch.randint(11, (6, 9))
+    assert_close(mn.load(tmp_path).eval()(tokens), model(tokens))
+
+
+def test_gpt2_style_drops_embeddings_and_attention_weights_only():
+    settings = {"style": "gpt2", "head": "next_token", "causal": True, "dropout": 0.5}
+    model = transformer(**settings)
+    assert [name for name, m in model.named_modules() if isinstance(m, nn.Dropout) and m.p] == [
+        "embedding.dropout"
+    ]
+    attention = model.blocks[0].attention
+    q, k, v = torch.randn(3, 1, 2, 9, 5).unbind(0)
+    assert not torch.equal(attention.train()(q, k, v), attention(q, k, v))
+    assert torch.equal(attention.eval()(q, k, v), attention(q, k, v))

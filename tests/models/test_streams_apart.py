@@ -21,7 +21,7 @@ def small(**settings):
 APART = [
     {"binding": "tiles", "stem_stride": 2},
     {"binding": "tiles", "stem_stride": 2, "bind_after_stage": 2, "pool": 2},
-    {"binding": "tiles", "stem_stride": 2, "views": "shifts", "bind_after_stage": 1},
+    {"binding": "tiles", "stem_stride": 2, "views": "flips", "bind_after_stage": 1},
     {"binding": "tiles", "stem_stride": 2, "slow": "full", "pool": 2},
 ]
 

@@ -100,7 +100,7 @@ REPRESENTATIVES = (
     *("lra-listops-mimoformer-2x2", "lra-pathfinder-mimoformer-4x4-mlp"),
     *("lra-retrieval-mimoformer-2x2-qkv", "lra-retrieval-mimoformer-4x4-curriculum"),
     *("lra-listops-datamux-n2", "recall-mimoformer-2x2", "recall-datamux-n2-slots"),
-    *("recall-performer-paper", "induction-transformer", "induction-mimoformer-2x2-dpfp-paper"),
+    *("recall-performer-source", "induction-transformer", "induction-mimoformer-2x2-dpfp-source"),
 )
 
 

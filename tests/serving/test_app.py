@@ -544,10 +544,19 @@ def test_keys_are_read_from_a_file(tmp_path):
 
 def test_only_the_names_of_the_server_reach_it():
     async def call(client, server):
-        elsewhere = await client.get("/v2", headers={"host": "evil.example"})
-        return (await client.get("/v2")).status_code, elsewhere.status_code
+        hosts = (
+            "test",
+            "TEST:8000",
+            "[::1]:80",
+            "evil.example",
+            "test.evil.example",
+            "[",
+            "\u00e9",
+        )
+        encoded = [{"host": host.encode()} for host in hosts]
+        return [(await client.get("/v2", headers=given)).status_code for given in encoded]
 
-    assert once(call, hosts=("test",)) == (200, 421)
+    assert once(call, hosts=("test", "::1")) == [200, 200, 200, 421, 421, 421, 421]
 
 
 def test_a_request_can_ask_to_be_superposed_when_idle():

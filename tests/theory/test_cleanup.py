@@ -101,7 +101,7 @@ def test_alone_an_entry_is_mistaken_only_for_its_twin():
         (lambda: wrong_item_bound(4, 1, 0), "items=0 does not fit: pass an integer >= 1"),
         (lambda: wrong_item_bound(4, 0, 2), "num_streams=0 does not fit: pass an integer >= 1"),
         (lambda: cleanup_noise_typical(64, 0, 0.5), "num_streams=0 does not fit"),
-        (lambda: cleanup_noise_typical(-64, 3, 0.5), "dim=-64 is no width"),
+        (lambda: cleanup_noise_typical(-64, 3, 0.5), "dim=-64 does not fit: pass an integer >= 1"),
         (lambda: cleanup_noise_typical(64, 2.5, 0.5), "num_streams=2.5 does not fit"),
         (lambda: cleanup_noise_bound(torch.ones(2, 4), torch.ones(4), -1, 0.5), "from 0 to 1"),
         (lambda: cleanup_noise_bound(torch.ones(2, 4), torch.ones(4), 2, 0.5), "stream=2 is none"),

@@ -107,10 +107,10 @@ def test_the_norm_of_a_hadamard_product(dim, one_hot):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: interference_bound(0), "dim=0 is no width"),
+        (lambda: interference_bound(0), "dim=0 does not fit: pass an integer >= 1"),
         (lambda: interference_bound(8, 91), "0 to 90 degrees; the paper takes 70"),
         (lambda: any_pair_bound(8, 0), "num_streams=0 does not fit: pass an integer >= 1"),
-        (lambda: streams_apart(-5, 0.05), "dim=-5 is no width"),
+        (lambda: streams_apart(-5, 0.05), "dim=-5 does not fit: pass an integer >= 1"),
         (lambda: streams_apart(8, 0.0), "between 0 and 1, such as 0.05"),
         (lambda: width_apart(4, 0.05, 90), "ask for an angle below 90"),
         (lambda: hadamard_norm_tail(-0.1), "pass 0 or more"),

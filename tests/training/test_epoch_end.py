@@ -8,8 +8,9 @@ from torch import nn
 
 import mimonets as mn
 from mimonets.layers import recalibrate, untrained_modes
+from mimonets.models import fixed_at
 from mimonets.training import epoch_end, train
-from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
+from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv, tiny_slimmable
 
 
 def accuracy_by_epoch(monkeypatch, accuracies):
@@ -107,7 +108,7 @@ def test_the_best_survives_a_run_that_was_cut_and_resumed(tmp_path, monkeypatch,
 def test_modes_that_are_not_trained_get_statistics_of_the_final_weights(tmp_path):
     model = tiny_conv(num_streams=4)
     data = TinyBatches(size=16)
-    config = tiny_config(epochs=3, recalibrate_batches=4)
+    config = tiny_config(epochs=3, mixup=0, recalibrate_batches=4)
     train(model, data, config, run_dir=tmp_path / "run")
     as_saved = mn.load(tmp_path / "run/model")
     measured = mn.load(tmp_path / "run/model")
@@ -148,3 +149,36 @@ def test_a_slow_step_runs_all_inputs_or_as_many_superpositions(tmp_path, slow_in
     train(model, TinyBatches(4), config, run_dir=tmp_path / "run")
     # 8 inputs: two superpositions of four, or eight of one; slow costs four times as much as fast.
     assert set(passes) == ({2, 8} if slow_inputs == "all" else {2})
+
+
+def means_of(model):
+    return {name: value for name, value in model.state_dict().items() if "running_mean" in name}
+
+
+@pytest.mark.parametrize("make", [tiny_conv, tiny_slimmable])
+def test_after_mixup_batch_norm_is_measured_on_unmixed_inputs_in_every_mode(tmp_path, make):
+    data = TinyBatches(size=4 * make().num_streams)
+    kept = {}
+    for on in (True, False):
+        model = make()
+        settings = {
+            "mixup": 1.0,
+            "fast_share": 0.5,
+            "recalibrate_mixed": on,
+            "recalibrate_batches": 4,
+        }
+        train(model, data, tiny_config(epochs=2, **settings), run_dir=tmp_path / str(on))
+        kept[on] = mn.load(tmp_path / str(on) / "model")
+    assert all(
+        torch.equal(value, dict(kept[False].named_parameters())[name])
+        for name, value in kept[True].named_parameters()
+    )
+    images = [images for images, _ in data.epoch(0)]
+    once_more = kept[False]
+    for network in {fixed_at(once_more, point) for point in once_more.operating_points}:
+        recalibrate(network, images, range(1, once_more.num_streams + 1), shared=True)
+    wanted = means_of(once_more)
+    before = means_of(mn.load(tmp_path / "False" / "model"))
+    for name, value in means_of(kept[True]).items():
+        torch.testing.assert_close(value, wanted[name])
+        assert not torch.allclose(value, before[name], atol=1e-4), name

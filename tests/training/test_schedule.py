@@ -55,9 +55,20 @@ def test_warm_up_rises_in_a_line_and_stays():
     assert followed(tiny_config(schedule="constant", lr=1.0), 2) == [(1.0, 0.95)] * 2
 
 
+def test_warm_up_may_be_followed_by_a_cosine_to_the_final_rate():
+    config = sequence_config(schedule="warmup-cosine", lr=1.0, lr_ends=(None, 0.1), warmup=0.1)
+    found = [lr for lr, _ in followed(config, 100)]
+    assert found[:11] == pytest.approx([0.1 * (step + 1) for step in range(10)] + [1.0])
+    assert found[10:] == sorted(found[10:], reverse=True)
+    assert found[-1] == pytest.approx(0.1)
+    assert found[54:56] == pytest.approx([0.55, 0.55], abs=0.02)
+
+
 @pytest.mark.parametrize("warmup", [0, 0.3, 1, 2, 5, 500])
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
-@pytest.mark.parametrize("schedule", ["onecycle", "linear-onecycle", "warmup", "constant"])
+@pytest.mark.parametrize(
+    "schedule", ["onecycle", "linear-onecycle", "warmup-cosine", "warmup", "constant"]
+)
 def test_even_the_shortest_training_has_a_schedule(schedule, steps, warmup):
     rates = [lr for lr, _ in followed(tiny_config(schedule=schedule, warmup=warmup), steps)]
     assert all(0 < lr <= 0.05 + 1e-9 for lr in rates)

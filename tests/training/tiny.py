@@ -66,11 +66,11 @@ def tiny_conv(**settings):
     return MIMOConv(MIMOConvConfig(**(config | {"in_channels": 1, "image_size": 8} | settings)))
 
 
-def tiny_geared():
+def tiny_slimmable():
     torch.manual_seed(0)
     config = {"depth": 10, "width": 1, "num_classes": 3, "in_channels": 1, "image_size": 8}
-    gears = {"widths": (1.0, 0.5, 0.5), "shrinks": (1, 1, 2)}
-    return SlimmableWideResNet(SlimmableWideResNetConfig(**config, **gears))
+    widths = {"widths": (1.0, 0.5, 0.5), "shrinks": (1, 1, 2)}
+    return SlimmableWideResNet(SlimmableWideResNetConfig(**config, **widths))
 
 
 def tiny_former(**settings):

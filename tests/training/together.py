@@ -14,7 +14,7 @@ from training.tiny import (
     tiny_conv,
     tiny_datamux,
     tiny_former,
-    tiny_geared,
+    tiny_slimmable,
 )
 
 
@@ -49,7 +49,7 @@ def run(folder, kind, devices):
         model, batches, check = tiny_datamux(dropout=0.0), TinySequences(6), TinySequences(2)
     elif kind == "geared":
         config = tiny_config(batch_size=4 * times, isometry=0, **settings)
-        model, batches, check = tiny_geared(), TinyBatches(6, 4), TinyBatches(2)
+        model, batches, check = tiny_slimmable(), TinyBatches(6, 4), TinyBatches(2)
     else:
         slow_inputs = "per-stream" if kind == "conv-cut" else "all"
         config = tiny_config(

@@ -36,13 +36,15 @@ class FeatureAttention(Attention, Protocol):
 class SoftmaxAttention(nn.Module):
     """The attention of a Transformer, on (b, h, t, d)."""
 
-    def __init__(self, *, causal: bool = False) -> None:
+    def __init__(self, *, causal: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         self.causal = causal
+        self.dropout = dropout  # of attention weights, while training
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend within each sequence; mask: (b, t)."""
-        return softmax_attention(q, k, v, mask=mask, causal=self.causal)
+        dropout = self.dropout if self.training else 0.0
+        return softmax_attention(q, k, v, mask=mask, causal=self.causal, dropout=dropout)
 
 
 class LinearAttention(nn.Module):

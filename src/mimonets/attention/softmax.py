@@ -10,7 +10,13 @@ from mimonets.attention.checks import check_heads
 
 
 def softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
 ) -> Tensor:
     r"""Attend to every token, or to every token so far, in time quadratic in their number.
 
@@ -27,6 +33,7 @@ def softmax_attention(
         v: (b, h, t, d), or another size in place of d.
         mask: (b, t), True = real token.
         causal: Sum over j <= i only.
+        dropout: Probability with which a weight becomes 0; the others grow to make up for it.
 
     >>> v = torch.tensor([[[[2.0], [4.0]]]])
     >>> softmax_attention(torch.zeros(1, 1, 2, 1), torch.ones(1, 1, 2, 1), v, causal=True).flatten()
@@ -34,7 +41,7 @@ def softmax_attention(
     """
     check_heads(q, k, v, mask, "softmax")
     if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
     allowed = mask[:, None, None, :]  # b 1 t s
     if causal:
         tokens = mask.shape[-1]
@@ -43,5 +50,5 @@ def softmax_attention(
     # A padded query may look at everything: a softmax over nothing would be 0 / 0, and its answer
     # is thrown away. A real one always sees at least itself.
     padded = ~mask[:, None, :, None]
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed | padded)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed | padded, dropout_p=dropout)
     return out.masked_fill(padded, 0.0)

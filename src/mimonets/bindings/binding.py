@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 KeyName = Literal["gaussian", "unitary", "bipolar", "slots"]
 ReadoutName = Literal["shared", "stream"]
 SlowName = Literal["views", "full"]
-ViewName = Literal["copies", "shifts"]
+ViewName = Literal["copies", "shifts", "flips"]
 
 
 @dataclass(frozen=True, kw_only=True)

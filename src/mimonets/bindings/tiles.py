@@ -247,6 +247,7 @@ def make_views(images: Tensor, places: int, kind: ViewName = "copies") -> Tensor
     * ``shifts``: the image moved by a pixel or more, each view by another offset of a square
       centred at 0; what comes in at the border repeats it. Behind a stem with stride s, s x s
       views hold together what the stem would compute with stride 1.
+    * ``flips``: pairs of an image and its mirror image, moved like shifts.
 
     Args:
         images: (g, a, c, h, w).
@@ -260,9 +261,14 @@ def make_views(images: Tensor, places: int, kind: ViewName = "copies") -> Tensor
     if kind == "copies" or places == active:
         return images
     count = -(-places // active)
-    side = math.isqrt(count - 1) + 1
-    offsets = [(step - (side - 1) // 2 for step in divmod(view, side)) for view in range(count)]
-    views = [_moved(images, down, right) for down, right in offsets]
+    mirrored = 2 if kind == "flips" else 1
+    side = math.isqrt(-(-count // mirrored) - 1) + 1
+    views = []
+    for view in range(count):
+        offset, flip = divmod(view, mirrored)
+        down, right = (step - (side - 1) // 2 for step in divmod(offset, side))
+        seen = _moved(images, down, right)
+        views.append(seen.flip(-1) if flip else seen)
     return torch.cat(views, dim=1)[:, :places]  # place k: view k div A of input k mod A
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mimonets._extras import need
 from mimonets.checkpoints.card import ModelCard
 from mimonets.checkpoints.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load, save
 
@@ -86,10 +87,4 @@ def from_pretrained(
 
 
 def _hub() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise ValueError(
-            "The Hugging Face Hub needs its library: pip install huggingface-hub."
-        ) from None
-    return huggingface_hub
+    return need("huggingface_hub", extra="hub", what="The Hugging Face Hub")

@@ -7,12 +7,9 @@ Each is a checkpoint with a model card beside it: ``config.json``, ``model.safet
 import os
 from pathlib import Path
 
-import torch
-
 from mimonets._messages import did_you_mean
 from mimonets.checkpoints.card import ModelCard
-from mimonets.checkpoints.checkpoint import CONFIG_FILE, load
-from mimonets.models.base import Model
+from mimonets.checkpoints.checkpoint import CONFIG_FILE
 
 CARD_FILE = "README.md"
 WEIGHTS = Path(__file__).parent / "weights"
@@ -54,11 +51,6 @@ def card_accuracy(folder: Path) -> dict[int, float] | None:
     if not card.is_file():
         return None
     return ModelCard.read_accuracy(card.read_text(encoding="utf-8")) or None
-
-
-def load_pretrained(name: str, *, device: str | torch.device = "cpu") -> Model:
-    """Load a model that ships with the package, in evaluation mode."""
-    return load(pretrained_folder(name), device=device)
 
 
 def read_card(name: str) -> str:

@@ -10,7 +10,7 @@ SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be 
 
 
 def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Take a recipe or a saved model, changes to it and modes."""
+    """Take a recipe or a saved model, changes to it and operating points."""
     what = "a recipe's name, or the folder of a run or saved model"
     if several:
         what += "; several that take the same inputs run in one race"
@@ -20,7 +20,7 @@ def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None
     parser.add_argument(
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )
-    add_modes(parser)
+    add_points(parser)
     add_imports(parser)
 
 
@@ -52,13 +52,14 @@ def import_modules(names: Sequence[str]) -> None:
             ) from error
 
 
-def add_modes(parser: argparse.ArgumentParser) -> None:
-    """Take a list of modes."""
+def add_points(parser: argparse.ArgumentParser) -> None:
+    """Take a list of operating points."""
     parser.add_argument(
         "--active-streams",
-        type=modes,
+        type=point_numbers,
         metavar="1,2,max",
-        help="only these modes; max is all streams of the model",
+        help="only these operating points, by number: of active streams, or the place in the list "
+        "of a slimmable network; max is the fastest",
     )
 
 
@@ -74,14 +75,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def modes(text: str) -> list[int | None]:
-    """Read a list of modes, such as 1,2,max."""
+def point_numbers(text: str) -> list[int | None]:
+    """Read numbers of operating points, such as 1,2,max; None is the fastest."""
     words = dict.fromkeys(text.split(","))
     try:
         return [None if word == "max" else int(word) for word in words]
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of modes: write integers with commas, as in 1,2,4 or 1,max"
+            f"{text!r} is no list of operating points: write integers with commas, as in 1,2,4 or "
+            f"1,max"
         ) from None
 
 

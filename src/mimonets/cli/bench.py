@@ -1,4 +1,4 @@
-"""``mimonets bench``: inputs per second in every mode, against single-input networks."""
+"""``mimonets bench``: inputs per second at every operating point, against single-input networks."""
 
 import json
 from argparse import Namespace
@@ -15,11 +15,11 @@ def add_parser(subparsers: Any) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "bench",
-        help="inputs per second in every mode, against single-input networks",
-        description="Time the modes of models against what one would run instead: for a MIMOConv "
-        "the same network with one stream and a plain WideResNet of the same depth and width, for "
-        "a MIMOFormer the Performer. All interleaved in one process, after a warm-up. Weights are "
-        "random; speed does not depend on them.",
+        help="inputs per second at every operating point, against single-input networks",
+        description="Time the operating points of models against what one would run instead: for a "
+        "MIMOConv the same network with one stream and a plain WideResNet of the same depth and "
+        "width, for a MIMOFormer the Performer. All interleaved in one process, after a warm-up. "
+        "Weights are random; speed does not depend on them.",
     )
     add_model(parser, several=True)
     add_json(parser)
@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Time every mode and what one would run instead."""
+    """Time every operating point and what one would run instead."""
     from mimonets._device import choose_device
     from mimonets.evaluation import BenchSettings
     from mimonets.recipes import model_config
@@ -97,9 +97,9 @@ def run(args: Namespace) -> None:
 
 
 def _time(
-    titles: list[str], configs: list[Any], modes: list[int | None] | None, settings: Any
+    titles: list[str], configs: list[Any], points: list[int | None] | None, settings: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Time all modes; returns the result, and everything as plain data."""
+    """Time all points; returns the result, and everything as plain data."""
     from dataclasses import asdict, replace
 
     import torch
@@ -109,7 +109,7 @@ def _time(
 
     settings = replace(settings, threads=settings.threads or torch.get_num_threads())
     with progress("timing", settings.warmup + settings.rounds) as advance:
-        result = bench(configs, modes, settings, after_round=advance)
+        result = bench(configs, points, settings, after_round=advance)
     costs = {
         name: count_macs(one.network, one.point.number).paper
         for name, one in result.candidates.items()

@@ -21,9 +21,10 @@ def add_parser(subparsers: Any) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "cost",
-        help="MACs per input by part, in every mode",
-        description="Count multiply-accumulates per input by part of the network, in every mode: "
-        "as the paper counts them, and plainly (convolutions and matrix products only).",
+        help="MACs per input by part, at every operating point",
+        description="Count multiply-accumulates per input by part of the network, at every "
+        "operating point: as the paper counts them, and plainly (convolutions and matrix products "
+        "only).",
     )
     add_model(parser)
     add_json(parser)
@@ -31,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Print MACs per input, by part and mode."""
+    """Print MACs per input, by part and operating point."""
     rows = _costs(args)
     if args.json:
         print_json({"model": args.model, "macs_per_input": rows})

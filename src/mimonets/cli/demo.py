@@ -15,7 +15,8 @@ def add_parser(subparsers: Any) -> None:
         help="train a dynamic and a plain network on handwritten digits, and compare them",
         description="Train a network that takes up to four inputs per pass and a plain one of the "
         "same size on scikit-learn's handwritten digits, offline, in about two minutes; then "
-        "show accuracy on digits by other writers, speed and cost of every mode, and a plot.",
+        "show accuracy on digits by other writers, speed and cost of every operating point, and a "
+        "plot.",
     )
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="(%(default)s)")
     parser.add_argument("--epochs", type=positive, metavar="K", help="of training (100 and 30)")
@@ -24,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Train a dynamic and a plain network on digits, and compare them in every mode."""
+    """Train a dynamic and a plain network on digits, and compare them at every operating point."""
     from dataclasses import replace
 
     from mimonets.experiments.demo import run_demo

@@ -1,17 +1,17 @@
-"""``mimonets evaluate``: accuracy of a trained model in every mode."""
+"""``mimonets evaluate``: accuracy of a trained model at every operating point."""
 
 from argparse import Namespace
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_json, add_modes
+from mimonets.cli._options import add_data, add_json, add_points
 
 
 def add_parser(subparsers: Any) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "evaluate",
-        help="accuracy of a trained model in every mode",
+        help="accuracy of a trained model at every operating point",
         description="Measure a run's model on the test data, at every operating point: accuracy "
         "with its 95 % interval, by position in the group, calibration, and what it costs.",
     )
@@ -23,17 +23,16 @@ def add_parser(subparsers: Any) -> None:
         help="which model: best on the validation data, or last; by default the one it kept",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, ... (cuda if there is one)")
-    add_modes(parser)
+    add_points(parser)
     add_data(parser)
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: Namespace) -> None:
-    """Measure a run's model in every mode."""
+    """Measure a run's model at every operating point."""
     from mimonets.evaluation.report import accuracy_table
-    from mimonets.recipes import data_settings
-    from mimonets.recipes.execute import measure_run, read_run
+    from mimonets.recipes.execute import measure_run
     from mimonets.training.run_folder import choose_model
 
     which, _ = choose_model(args.folder, args.which)
@@ -41,7 +40,7 @@ def run(args: Namespace) -> None:
         args.folder,
         args.split,
         args.active_streams,
-        data_settings(args.data_dir, read_run(args.folder).data.name),
+        args.data_dir,
         which=which,
         device=args.device,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_imports, add_json, modes
+from mimonets.cli._options import add_data, add_imports, add_json, point_numbers
 
 CALIBRATION_INPUTS = 512
 
@@ -50,7 +50,10 @@ def add_parser(subparsers: Any) -> None:
         help="accuracy that int8 may cost in any mode (%(default)s)",
     )
     parser.add_argument(
-        "--active-streams", type=modes, metavar="1,2,max", help="only these modes; by default all"
+        "--active-streams",
+        type=point_numbers,
+        metavar="1,2,max",
+        help="only these modes; by default all",
     )
     add_imports(parser)
     add_data(parser)

@@ -165,14 +165,16 @@ def _load(folder: Path) -> Any:
 
 
 def _described_by_manifest(engine: Any) -> Opened:
-    precision = engine.backend if "int8" in engine.backend else "float32"
-    accuracies, confidences = {}, {}
-    for mode in engine.manifest.modes:
-        if mode.accuracy:
-            found = mode.accuracy.get(precision, next(iter(mode.accuracy.values())))
-            accuracies[mode.active_streams] = found
-        if mode.confidence is not None:
-            confidences[mode.active_streams] = mode.confidence
+    accuracies = {
+        point.number: point.accuracy
+        for point in engine.operating_points
+        if point.accuracy is not None
+    }
+    confidences = {
+        mode.active_streams: mode.confidence
+        for mode in engine.manifest.modes
+        if mode.confidence is not None
+    }
     known = [mode for mode in engine.modes if mode in accuracies]
     return Opened(engine, known or list(engine.modes), accuracies, confidences)
 

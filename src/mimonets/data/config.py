@@ -39,6 +39,7 @@ class DataConfig(Config):
     sizes: tuple[int, int, int] | None = None  # generated: train, validation, test; None: published
     contour_length: int = integer(14, least=3)  # pathfinder: paddles per snake; 6 easy, 14 hard
     targets: Literal["all", "final"] = "all"  # recall, induction: positions trained on
+    asked: Literal["pairs", "keys"] = "pairs"  # recall: a random pair, or one of the keys seen
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""

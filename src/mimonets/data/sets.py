@@ -43,8 +43,7 @@ class ImageSet:
             raise ValueError(
                 f"{self.name}: images of shape {tuple(self.images.shape)} hold no pixel."
             )
-        _check_labels(self.name, self.labels, (len(self.images),), self.num_classes)
-        _check_names(self.name, self.class_names, self.num_classes)
+        _check_labels(self, self.labels, (len(self.images),))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -93,8 +92,7 @@ class SequenceSet:
             )
         next_token = self.labels.ndim == 2
         labels = self.labels[self.labels != IGNORED] if next_token else self.labels
-        _check_labels(self.name, labels, None if next_token else shape[:1], self.num_classes)
-        _check_names(self.name, self.class_names, self.num_classes)
+        _check_labels(self, labels, None if next_token else shape[:1])
         if next_token and self.labels.shape != self.tokens.shape:
             raise ValueError(
                 f"{self.name}: labels of shape {tuple(self.labels.shape)} do not name a next token "
@@ -210,20 +208,18 @@ def random_order(data: ImageSet | SequenceSet, seed: int) -> Tensor:
 
 
 def _check_labels(
-    name: str, labels: Tensor, shape: tuple[int, ...] | None, num_classes: int
+    data: ImageSet | SequenceSet, labels: Tensor, shape: tuple[int, ...] | None
 ) -> None:
+    name, classes, class_names = data.name, data.num_classes, data.class_names
     if labels.dtype != torch.int64 or (shape is not None and tuple(labels.shape) != shape):
         raise ValueError(
             f"{name}: labels must be int64{f' of shape {shape}' if shape else ''}, and these are "
             f"{labels.dtype} of shape {tuple(labels.shape)}."
         )
-    if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
+    if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise ValueError(
             f"{name}: labels run from {int(labels.min())} to {int(labels.max())}, which does not "
-            f"fit {num_classes} classes: they count from 0 to {num_classes - 1}."
+            f"fit {classes} classes: they count from 0 to {classes - 1}."
         )
-
-
-def _check_names(name: str, class_names: tuple[str, ...] | None, num_classes: int) -> None:
-    if class_names is not None and len(class_names) != num_classes:
-        raise ValueError(f"{name}: {len(class_names)} names do not fit {num_classes} classes.")
+    if class_names is not None and len(class_names) != classes:
+        raise ValueError(f"{name}: {len(class_names)} names do not fit {classes} classes.")

@@ -61,6 +61,11 @@ class BenchSettings:
                     f"There is no engine {engine!r}{did_you_mean(engine, ENGINES)}: "
                     f"choose from {', '.join(ENGINES)}."
                 )
+            if engine != "eager" and (self.dtype, self.device) != ("float32", "cpu"):
+                raise ValueError(
+                    f"{engine} takes float32 on a CPU: leave out dtype={self.dtype} and "
+                    f"device={self.device}, or time eager alone."
+                )
 
 
 @dataclass(frozen=True)
@@ -131,14 +136,7 @@ class BenchResult:
             "inputs_per_second": timing.inputs_per_second,
             "quartiles": list(timing.spread),
             "speedup": {
-                base: dict(
-                    zip(
-                        ("median", "low", "high"),
-                        timing.speedup_over(self.timing(base)),
-                        strict=True,
-                    )
-                )
-                for base in chain(*bases)
+                base: timing.speedup_over(self.timing(base))._asdict() for base in chain(*bases)
             },
             "peak_bytes": self.peak_bytes[timing.name],
             "seconds": list(timing.seconds),

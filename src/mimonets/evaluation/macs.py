@@ -7,8 +7,8 @@ Two conventions, counted side by side:
 * *paper*: the paper's tables, which add 2 per element for batch norm and 1 for an activation or a
   pooled element.
 
-Parts that run once per input (stem, classifier) cost the same in every mode. The trunk runs once
-per group, so its cost is shared by the active inputs.
+Parts that run once per input (stem, classifier) cost the same at every operating point. The
+trunk runs once per group, so its cost is shared by the active inputs.
 """
 
 import copy
@@ -64,6 +64,15 @@ class Cost:
     def paper(self) -> float:
         """MACs as the paper counts them."""
         return sum(part.paper for part in self.parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain data for JSON, in MACs per input."""
+        return {
+            "point": self.point.name,
+            "active_streams": self.active_streams,
+            "paper": {**{part.name: part.paper for part in self.parts}, "total": self.paper},
+            "plain": {**{part.name: part.plain for part in self.parts}, "total": self.plain},
+        }
 
     def __getitem__(self, part: str) -> PartCost:
         return next(found for found in self.parts if found.name == part)

@@ -11,8 +11,7 @@ import torch
 from mimonets._inputs import InputSpec
 from mimonets.data.images.reading import Array, to_input
 from mimonets.evaluation.accuracy import device_of
-from mimonets.models.base import eval_mode
-from mimonets.vsa import check_active_streams
+from mimonets.models import eval_mode, find_point
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,17 @@ def predict(
         images: uint8, (h, w) or (h, w, 3), of any size: they are brought to the size, colours and
             scale of the training data.
         spec: how to do that; by default the model's own ``input_spec``.
-        active_streams: the mode; by default the fastest.
+        active_streams: the operating point, by its number; by default the fastest.
         top: how many classes to name.
     """
     spec = check_spec(model, spec)
-    mode = check_active_streams(active_streams, model.num_streams)
+    point = find_point(model, active_streams)
     found: list[list[Guess]] = []
     waiting = iter(images)
     with eval_mode(model):
         while some := list(islice(waiting, batch_size)):
             inputs = torch.from_numpy(np.stack([to_input(image, spec) for image in some]))
-            logits = model(inputs.to(device_of(model)), active_streams=mode)
+            logits = model(inputs.to(device_of(model)), **point.options)
             best = logits.float().softmax(dim=-1).topk(min(top, logits.shape[-1]))
             rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             found += [

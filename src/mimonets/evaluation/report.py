@@ -12,20 +12,6 @@ from mimonets._operating_point import OperatingPoint
 from mimonets._show import mmac
 from mimonets.evaluation.accuracy import PointAccuracy
 from mimonets.evaluation.bench import BenchResult
-from mimonets.evaluation.macs import Cost
-
-
-def cost_dict(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """Give costs as plain data for JSON, in MACs per input."""
-    return [
-        {
-            "point": cost.point.name,
-            "active_streams": cost.active_streams,
-            "paper": {**{part.name: part.paper for part in cost.parts}, "total": cost.paper},
-            "plain": {**{part.name: part.plain for part in cost.parts}, "total": cost.plain},
-        }
-        for cost in costs
-    ]
 
 
 def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
@@ -66,7 +52,7 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
 
 
 def shares_line(result: BenchResult) -> str:
-    """Say which parts the fastest mode spends its time in."""
+    """Say which parts the fastest operating point spends its time in."""
     name = max(result.time_shares, key=lambda label: result.modes[label])
     shares = result.time_shares[name]
     parts = ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
@@ -98,7 +84,7 @@ def accuracy_table(
 
 
 def seeds_table(title: str, modes: Sequence[Mapping[str, Any]]) -> Table:
-    """Lay out validation accuracy by mode: mean and spread over seeds."""
+    """Lay out validation accuracy by active streams: mean and spread over seeds."""
     table = Table(title=f"{title}: accuracy on held-out data")
     for name in ("active streams", "mean", "deviation", "seeds"):
         table.add_column(name, justify="right")

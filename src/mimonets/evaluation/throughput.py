@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,14 @@ class Contender:
     name: str
     run: Callable[[], object]
     inputs: int
+
+
+class Speedup(NamedTuple):
+    """How many times as fast one contender is as another, over the rounds."""
+
+    median: float
+    low: float  # quartiles
+    high: float
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Timing:
         low, _, high = quartiles(self.seconds)
         return self.inputs / high, self.inputs / low
 
-    def speedup_over(self, other: "Timing") -> tuple[float, float, float]:
+    def speedup_over(self, other: "Timing") -> Speedup:
         """Compare round by round: median and quartiles of the ratio of inputs per second.
 
         The rounds are neighbours in time, so a machine that slows down for a while slows both.
@@ -49,7 +57,7 @@ class Timing:
                 for mine, theirs in zip(self.seconds, other.seconds, strict=True)
             ]
         )
-        return middle, low, high
+        return Speedup(middle, low, high)
 
 
 def race(
@@ -91,28 +99,22 @@ def time_shares(
     model: nn.Module, inputs: Tensor, *, rounds: int = 10, **arguments: Any
 ) -> dict[str, float]:
     """Measure which share of a pass each part of the model takes; the median over the rounds."""
-    starts: dict[str, float] = {}
+    parts = {child: part for part, child in model.named_children()}
+    starts: dict[nn.Module, float] = {}
     spent: dict[str, float] = {}
     collected: list[dict[str, float]] = []
-    handles = []
 
-    def enter(part: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            _synchronize()
-            starts[part] = time.perf_counter()
+    def enter(child: nn.Module, *_: object) -> None:
+        _synchronize()
+        starts[child] = time.perf_counter()
 
-        return hook
+    def leave(child: nn.Module, *_: object) -> None:
+        _synchronize()
+        part = parts[child]
+        spent[part] = spent.get(part, 0.0) + time.perf_counter() - starts[child]
 
-    def leave(part: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            _synchronize()
-            spent[part] = spent.get(part, 0.0) + time.perf_counter() - starts[part]
-
-        return hook
-
-    for part, child in model.named_children():
-        handles.append(child.register_forward_pre_hook(enter(part)))
-        handles.append(child.register_forward_hook(leave(part)))
+    handles = [child.register_forward_pre_hook(enter) for child in parts]
+    handles += [child.register_forward_hook(leave) for child in parts]
     try:
         for _ in range(rounds + 1):
             spent.clear()

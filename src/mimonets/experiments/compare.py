@@ -9,7 +9,7 @@ Verdict = Literal[
     "reproduced",  # by the paper's recipe, within what seeds explain
     "reached",  # the same accuracy, by a recipe of ours
     "exceeded",  # above that
-    "unclear",  # seeds vary too much to tell
+    "unclear",  # seeds vary too much to tell, or there is only one
     "holds",  # a bound, by simulation
     "differs",  # none of these
     "scaled down",  # trained for less than the paper's recipe asks
@@ -70,7 +70,8 @@ class Row:
             return "scaled down"
         if abs(apart) <= self.tolerance:
             return "reached" if self.our_recipe else "reproduced"
-        return "unclear" if abs(apart) <= self.noise else "differs"
+        one_seed = self.seeds == 1  # shows that a value can be reached, not that it cannot
+        return "unclear" if one_seed or abs(apart) <= self.noise else "differs"
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything that is known as plain data."""
@@ -93,7 +94,7 @@ def accuracy_row(
     """Compare accuracies in percent, each a mean with its deviation over seeds.
 
     They are the same if no further apart than seeds explain: one point at least, three at most.
-    Between those two, one seed beside a value without a spread leaves it unclear.
+    One seed that is further apart leaves it unclear.
 
     >>> accuracy_row("small spreads", 96.0, 0.5, 5, (95.2, 0.5)).verdict
     'reproduced'

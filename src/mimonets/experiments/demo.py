@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mimonets._figure import new_axes, save_figure
+from mimonets._figure import need_matplotlib, save_figure
 from mimonets._files import write_text
 from mimonets._show import mmac, progress
 from mimonets.checkpoints import load
 from mimonets.evaluation import BenchSettings, bench, count_macs
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.provenance import environment
+from mimonets.experiments.figures import against_cost
 from mimonets.recipes import Recipe
 from mimonets.recipes.execute import run_recipe, split_batches
 
@@ -61,7 +62,7 @@ def run_demo(recipes: Sequence[Recipe], folder: Path, console: Console) -> dict[
 
 
 def demo_table(rows: Sequence[PointResult]) -> Table:
-    """Lay out accuracy, speed and cost of every mode."""
+    """Lay out accuracy, speed and cost of every operating point."""
     table = Table(title="297 digits by other writers; one set of weights for slow, normal and fast")
     for name in ("network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"):
         table.add_column(name, justify="left" if name == "network" else "right")
@@ -100,35 +101,16 @@ def measure(dynamic: Recipe, plain: Recipe, folder: Path) -> list[PointResult]:
 def draw(rows: Sequence[PointResult], path: Path) -> Path | str:
     """Draw accuracy against throughput, if matplotlib is there."""
     try:
-        figure, axes = new_axes()
+        need_matplotlib()
     except ValueError as error:
         return f"none. {error}"
-    dynamic = rows[1:]
-    axes.plot(
-        [row.inputs_per_second for row in dynamic],
-        [100 * row.accuracy for row in dynamic],
-        marker="o",
-        label="MIMOConv, one set of weights",
-    )
-    axes.plot(
-        rows[0].inputs_per_second,
-        100 * rows[0].accuracy,
-        marker="s",
-        linestyle="none",
-        color="tab:gray",
-        label=f"{rows[0].name}, one input per pass",
-    )
-    for row in dynamic:
-        axes.annotate(
-            f"{row.name.rpartition(', ')[2]}: {row.inputs_per_pass} per pass",
-            (row.inputs_per_second, 100 * row.accuracy),
-            xytext=(6, 6),
-            textcoords="offset points",
-        )
-    axes.set_xlabel("inputs per second")
-    axes.set_ylabel("test accuracy (%)")
-    axes.margins(x=0.45, y=0.3)
-    axes.set_ylim(top=min(axes.get_ylim()[1], 100.2))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    return save_figure(figure, path)
+    points = [
+        {
+            "ours": 100 * row.accuracy,
+            "speed": row.inputs_per_second,
+            "streams": row.inputs_per_pass,
+            "group": row.name.partition(", ")[0],
+        }
+        for row in rows
+    ]
+    return save_figure(against_cost(points, "speed", "inputs/s"), path)

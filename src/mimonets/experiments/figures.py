@@ -3,7 +3,9 @@
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mimonets._figure import legend_below, new_axes, new_figure, save_figure
@@ -142,6 +144,31 @@ def draw_dots(record: Record, path: Path) -> Path:
     return save_figure(figure, path)
 
 
+def draw_against_epochs(record: Record, path: Path) -> Path:
+    """Draw validation accuracy against epochs, a line per trial and mode: the mean over seeds."""
+    figure, axes = new_axes(width=7.6, height=5.0)
+    runs = [run for run in record.get("runs", []) if run.get("history")]
+    letters = zip(*{run["trial"] for run in runs}, strict=False)
+    beginning = "".join(same[0] for same in takewhile(lambda one: len(set(one)) == 1, letters))
+    beginning = beginning[: beginning.rfind("-") + 1]
+    lines: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for run in runs:
+        for row in run["history"]:
+            for mode, accuracy in row.get("validation", {}).items():
+                line = lines.setdefault((run["trial"].removeprefix(beginning), mode), {})
+                line.setdefault(row["epoch"], []).append(100 * accuracy)
+    several = {name for name, mode in lines if (name, mode) != (name, "1") and (name, "1") in lines}
+    for (name, mode), line in lines.items():
+        label = f"{name}, {mode} active" if name in several else name
+        axes.plot(list(line), [fmean(found) for found in line.values()], label=label)
+    _label(axes, "epochs")
+    axes.set_ylabel("validation accuracy, %")
+    figure.suptitle(record["title"], fontsize=10)
+    if lines:
+        axes.legend(frameon=False, fontsize=8)
+    return save_figure(figure, path)
+
+
 def draw_uncertainty(record: Record, path: Path) -> Path:
     """Draw a panel per data set and measure, a dot per network with its spread over the seeds.
 
@@ -185,6 +212,7 @@ DRAWINGS = {
     "macs": draw_against_macs,
     "trials": draw_dots,
     "uncertainty": draw_uncertainty,
+    "epochs": draw_against_epochs,
 }
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from mimonets._extras import need
 from mimonets.data import DataConfig, ImageSet, load_data
 from mimonets.data.images.augment import centre_crop
+from mimonets.recipes.loader import find_data_dir
 
 # Not those that may be read as a digit: B, D, G, I, L, O, Q, S, T, Y, Z.
 LETTERS = "ACEFHJKMNPRUVWX"
@@ -26,14 +27,15 @@ def foreign_images(name: str, own: ImageSet, folder: Path | None = None) -> Imag
     Args:
         name: ``"letters"``, or a data set, of which the first test images are taken.
         own: the images that the network was made for.
-        folder: where the files of that data set are.
+        folder: where the files of that data set are, or a folder with one folder for each.
     """
     most = min(MOST_FOREIGN, len(own))
     channels, side, _ = own.shape
     if name == "letters":
         images = printed_letters(most, side)
     else:
-        whole = load_data(DataConfig(name=name, dir=None if folder is None else str(folder))).test
+        place = None if folder is None else find_data_dir(folder, name)
+        whole = load_data(DataConfig(name=name, dir=place)).test
         images = whole.images[:most]
         if side < images.shape[-1]:
             images = centre_crop(images, side)

@@ -152,7 +152,7 @@ class Plan:
     differences: tuple[Difference, ...] = ()
     order: int = 1000  # its place in the list of experiments
     needs_gpu: bool = False
-    axis: str = "trials"  # what is drawn: accuracy against streams, macs or trials; or uncertainty
+    axis: str = "trials"  # drawn: accuracy against streams, macs, epochs, trials; or uncertainty
 
     def teachers_of(self, trial: Trial) -> list[Trial]:
         """List the trials whose networks teach this one, the teacher's own teacher first."""

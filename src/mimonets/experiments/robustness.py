@@ -50,8 +50,6 @@ def judge_everywhere(
     """
     if not isinstance(batches, ImageBatches):
         raise ValueError(f"{batches.data.name} is no set of images: only those can be damaged.")
-    if folder is not None and (folder / foreign).is_dir():
-        folder = folder / foreign
     others = foreign_images(foreign, batches.data, folder)
     few = batches.data.subset(torch.arange(min(MOST_DAMAGED, len(batches.data))))
     damaged = {

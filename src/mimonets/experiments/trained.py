@@ -16,7 +16,6 @@ from mimonets.experiments.compare import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.experiments.robustness import judge_everywhere, uncertainty_rows
-from mimonets.recipes import data_settings
 from mimonets.recipes.execute import measure_run, open_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
@@ -68,13 +67,13 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
     if trial.teacher and (options.runs / trial.teacher / f"seed-{seed}" / DIVERGED).exists():
         options.tell(f"left out {_label(trial, seed)}: its teacher diverged")
         return
-    data = tuple(data_settings(options.data_dir, trial.load(seed).data.name))
     teacher = teacher_settings(trial, seed, options.runs)
     faster = ("train.compile=true",) if options.compile else ()
     if not (folder / "result.json").exists():
         options.tell(f"training {_label(trial, seed)}")
     try:  # of a finished run this checks only that it is one of this recipe
-        run_recipe(trial.load(seed, (*data, *teacher, *faster)), folder, resume=True)
+        recipe = trial.load(seed, (*teacher, *faster)).with_data_dir(options.data_dir)
+        run_recipe(recipe, folder, resume=True)
     except TrainingDivergedError as error:
         write_text(folder / DIVERGED, json.dumps({"reason": str(error)}) + "\n")
         options.tell(f"diverged {_label(trial, seed)}: {error}")
@@ -82,14 +81,14 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
     tested = _read_tested(folder)
     missing = [number for number in trial.modes if str(number) not in tested]
     if missing:
-        measured = measure_run(folder, "test", missing, data)
+        measured = measure_run(folder, "test", missing, options.data_dir)
         found = {str(p.number): {**found.as_dict(), "macs": macs} for p, found, macs in measured}
         record = {"environment": environment(), "points": {**tested, **found}}
         write_text(folder / "test.json", json.dumps(record, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({p.name})" for p, found, _ in measured)
         options.tell(f"tested {_label(trial, seed)}: {accuracies}")
     if trial.foreign and not (folder / UNCERTAINTY).exists():
-        model, batches = open_run(folder, "test", data)
+        model, batches = open_run(folder, "test", options.data_dir)
         judged = judge_everywhere(model, batches, trial.modes, trial.foreign, options.data_dir)
         write_text(folder / UNCERTAINTY, json.dumps(judged, indent=1) + "\n")
 
@@ -135,11 +134,7 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
         "recipe": trial.recipe,
         "settings": list(trial.settings),
         "seed": seed,
-        "commit": where["commit"],
-        "date": where["date"],
-        "cpu": where["cpu"],
-        "threads": where["threads"],
-        "torch": where["torch"],
+        **{name: where[name] for name in ("commit", "date", "cpu", "threads", "torch")},
         **outcome,
         "history": [_brief(row) for row in epochs[::-1][::stride][::-1]],
     }
@@ -170,19 +165,19 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
     note = f"{diverged} of {diverged + len(mine)} seeds diverged" if diverged else trial.note
     rows = []
     for point, title in row_titles(trial):
-        mode = point.number
-        found = [run["test"][str(mode)] for run in mine]
-        by_seed = {run["seed"]: 100 * run["test"][str(mode)]["accuracy"] for run in mine}
+        found = {run["seed"]: run["test"][str(point.number)] for run in mine}
+        by_seed = {seed: 100 * one["accuracy"] for seed, one in found.items()}
+        macs = next((one["macs"] for one in found.values()), None)
         rows.append(
             accuracy_row(
                 title,
                 *mean_and_deviation(list(by_seed.values())),
                 seeds=len(found),
                 by_seed=by_seed,
-                paper=trial.paper.get(mode, (None, None)),
+                paper=trial.paper.get(point.number, (None, None)),
                 our_recipe=trial.our_recipe,
                 scaled_down=trial.scaled_down,
-                macs=found[0]["macs"] if found else None,
+                macs=macs,
                 group=trial.group,
                 variant=trial.variant,
                 streams=point.inputs_per_pass,
@@ -192,7 +187,6 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
         )
         if trial.foreign:
             judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
-            macs = found[0]["macs"] if found else None
             rows += uncertainty_rows(title, point, judged, trial.group, macs)
     return rows
 

@@ -182,7 +182,11 @@ def untrained_modes(model: nn.Module) -> list[int]:
 
 @torch.no_grad()
 def recalibrate(
-    model: nn.Module, batches: Iterable[Tensor], active_streams: Iterable[int] | int | None = None
+    model: nn.Module,
+    batches: Iterable[Tensor],
+    active_streams: Iterable[int] | int | None = None,
+    *,
+    shared: bool = False,
 ) -> list[int]:
     """Measure the batch-norm statistics of some modes anew, with the weights as they are.
 
@@ -196,11 +200,13 @@ def recalibrate(
             once and kept, since every mode needs them. Inputs that do not fill a whole group are
             left out, as they would be measured in a mode of their own.
         active_streams: the modes; by default those that were never trained.
+        shared: measure the batch norms that all modes share, such as the stem's, too.
 
     Returns:
         The modes that were measured.
     """
     norms = _stream_norms(model)
+    others = _shared_norms(model, norms) if shared else []
     if isinstance(active_streams, int):
         active_streams = [active_streams]
     modes = untrained_modes(model) if active_streams is None else sorted(set(active_streams))
@@ -209,9 +215,9 @@ def recalibrate(
     batches = list(batches)
     if not batches:
         raise ValueError("Nothing to measure with: pass at least one batch of inputs.")
-    if not norms or not modes:
+    if not (norms or others) or not modes:
         return []
-    for mode in modes:
+    for mode in modes if norms else ():
         check_active_streams(mode, norms[0].num_streams)
     if min(len(inputs) for inputs in batches) < max(modes):
         raise ValueError(
@@ -221,25 +227,35 @@ def recalibrate(
 
     was_training = {module: module.training for module in model.modules()}
     settings = [(norm.momentum, norm.synchronise) for norm in norms]
-    before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
+    momenta = [norm.momentum for norm in others]
+    measured = [*norms, *others]
+    before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in measured]
+    passes = 0
     try:
         model.eval()
         for norm in norms:
             nn.Module.train(norm)
             norm.synchronise = False
             norm.batches_seen[[mode - 1 for mode in modes]] = 0
+        for other in others:
+            nn.Module.train(other)
         for mode in modes:
             for count, inputs in enumerate(batches, start=1):
+                passes += 1
                 for norm in norms:
                     norm.momentum = 1 / count  # so that all batches weigh the same in the end
+                for other in others:
+                    other.momentum = 1 / passes
                 model(inputs[: len(inputs) // mode * mode], active_streams=mode)
     except BaseException:
-        for norm, buffers in zip(norms, before, strict=True):
-            norm.load_state_dict(buffers, strict=False)
+        for one, buffers in zip(measured, before, strict=True):
+            one.load_state_dict(buffers, strict=False)
         raise
     finally:
         for norm, (momentum, synchronise) in zip(norms, settings, strict=True):
             norm.momentum, norm.synchronise = momentum, synchronise
+        for other, momentum in zip(others, momenta, strict=True):
+            other.momentum = momentum
         for module, flag in was_training.items():
             module.training = flag
         for norm in norms:
@@ -253,6 +269,18 @@ def _stream_norms(model: nn.Module) -> list[StreamBatchNorm]:
     norms = [module for module in model.modules() if isinstance(module, StreamBatchNorm)]
     most = max((norm.num_streams for norm in norms), default=1)
     return [norm for norm in norms if norm.num_streams == most]
+
+
+def _shared_norms(
+    model: nn.Module, norms: list[StreamBatchNorm]
+) -> "list[_BatchNorm | StreamBatchNorm]":
+    """Find the other layers with running statistics: all modes use the same."""
+    return [
+        module
+        for module in model.modules()
+        if (isinstance(module, StreamBatchNorm) and module not in norms)
+        or (isinstance(module, _BatchNorm) and module.running_mean is not None)
+    ]
 
 
 def _convert(

@@ -1,6 +1,7 @@
 """Read each stream's answer out of the superposition. MIMONets, section 3, appendix A.1 (MBAT)."""
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,8 @@ from torch import Generator, Tensor, nn
 from mimonets.vsa import average_copies
 
 # g groups   a active inputs   s streams   d features
+
+StartName = Literal["mbat", "fan-out"]
 
 
 class StreamUnbinding(nn.Module):
@@ -24,6 +27,8 @@ class StreamUnbinding(nn.Module):
         num_streams: N.
         outputs: size of a stream's answer; D by default.
         relu: whether a ReLU follows.
+        start: how the weights are drawn: "mbat" has variance 1 / D and no bias; "fan-out", as the
+            authors' code, has variance 2 / (N * D) and biases up to 1 / sqrt(D).
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class StreamUnbinding(nn.Module):
         *,
         outputs: int | None = None,
         relu: bool = True,
+        start: StartName = "mbat",
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
@@ -42,6 +48,11 @@ class StreamUnbinding(nn.Module):
         drawn = torch.randn(num_streams, outputs, features, generator=generator, device=device)
         self.weight = nn.Parameter(drawn / math.sqrt(features))  # MBAT: entries of variance 1/D
         self.bias = nn.Parameter(self.weight.new_zeros(num_streams, outputs))
+        if start == "fan-out":
+            bound = 1 / math.sqrt(features)
+            with torch.no_grad():
+                self.weight.mul_(math.sqrt(2 * features / (num_streams * outputs)))
+                self.bias.uniform_(-bound, bound, generator=generator)
 
     @property
     def num_streams(self) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mimonets.attention.modules import Attention, FavorS, FeatureAttention
 from mimonets.models.factored_streams import FactoredStreams, Normed
-from mimonets.models.sequence import TransformerConfig
+from mimonets.models.sequence import TransformerConfig, start_as_gpt2
 
 # b batch   g groups   m, n the two stream axes   t tokens   e embedding   h heads   d head size
 
@@ -31,6 +31,7 @@ class Block(nn.Module):
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
         super().__init__()
         self.heads = config.heads
+        dropout = config.dropout if config.style == "ours" else 0.0
         inner = config.heads * config.head_dim
         self.norm1 = nn.LayerNorm(config.dim)
         self.to_q = nn.Linear(config.dim, inner)
@@ -41,10 +42,12 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(config.dim, config.hidden_dim),
             nn.ReLU() if config.activation == "relu" else nn.GELU(),
-            nn.Dropout(config.dropout),
+            nn.Dropout(dropout),
             nn.Linear(config.hidden_dim, config.dim),
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(dropout)
+        if config.style == "gpt2":
+            start_as_gpt2(self, config)
 
     def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
         """Map (..., t, e) to itself; mask: (..., t)."""

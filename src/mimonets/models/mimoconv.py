@@ -26,6 +26,7 @@ from mimonets.layers import (
     running,
     total_isometry_penalty,
 )
+from mimonets.layers.unbinding import StartName
 from mimonets.models.base import ImageModel
 from mimonets.models.baselines.wide_resnet import Stem, Trunk, WideResNetConfig
 from mimonets.vsa import check_active_streams, whole_and_short_groups
@@ -46,6 +47,7 @@ class MIMOConvConfig(WideResNetConfig):
     stream_keys: KeyName = "gaussian"  # what the keys are drawn from; slots are matrices
     trainable_keys: bool = True
     unbinding_relu: bool = True  # ReLU after the unbinding matrices
+    unbinding_start: StartName = "mbat"  # deviation of their entries; fan-out: the authors' smaller
     readout: ReadoutName = "shared"  # unbind, then one classifier for all; or a classifier each
     slow: SlowName = "views"  # tiles with fewer inputs: views of them, or one finer image
     views: ViewName = "copies"  # tiles: what the streams of the same input see of it
@@ -119,6 +121,7 @@ class MIMOConv(ImageModel):
                 config.num_streams,
                 outputs=None if shared else config.num_classes,
                 relu=shared and config.unbinding_relu,
+                start=config.unbinding_start,
                 generator=generator,
             )
         self.classifier = (
@@ -187,8 +190,6 @@ class MIMOConv(ImageModel):
     @classmethod
     def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
         """Give older names those of today."""
-        if config.get("views") == "flips":
-            raise ValueError("views='flips' was removed: mimonets 0.2.0 is the last that loads it.")
         return {**config, "binding": "matrix"} if config.get("binding") == "mbat" else config
 
     def isometry_penalty(self) -> Tensor:

@@ -18,6 +18,7 @@ HeadName = Literal["classify", "pair", "next_token"]
 PoolingName = Literal["mean", "cls"]
 PositionName = Literal["learned", "fixed"]
 ActivationName = Literal["gelu", "relu"]
+StyleName = Literal["ours", "gpt2"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,10 @@ class TransformerConfig(Config):
     embedding_std: float = number(0.02, above=0)  # of tokens and learned positions at the start
     causal: bool = False  # tokens see only what came before them
     dropout: float = number(0.1, least=0, below=1)
+    # gpt2, as the source of recall and induction: weights start at N(0, embedding_std), those that
+    # end a skip connection smaller; next tokens are scored by the token embedding; dropout is on
+    # embeddings and on the weights of softmax attention only.
+    style: StyleName = "ours"
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
@@ -69,7 +74,9 @@ class SequenceModel(Model):
         width = 4 * config.dim if config.head == "pair" else config.dim
         answers = config.vocab_size if config.head == "next_token" else config.num_classes
         self.readout: nn.Module = nn.Linear(width, answers)
-        if config.head != "next_token":
+        if config.head == "next_token" and config.style == "gpt2":
+            self.readout = TokenScores(self.embedding.tokens)
+        elif config.head != "next_token":
             self.readout = nn.Sequential(
                 nn.Linear(width, config.hidden_dim),
                 nn.ReLU(),
@@ -215,6 +222,35 @@ class Embedding(nn.Module):
         if mask is not None:
             mask = torch.cat([mask.new_ones(mask.shape[0], 1), mask], dim=1)
         return x, mask
+
+
+class TokenScores(nn.Module):
+    """Score every token of the vocabulary by its embedding: a read-out without weights of its own.
+
+    Press & Wolf, "Using the output embedding to improve language models", EACL 2017.
+    """
+
+    def __init__(self, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self._tokens = (tokens,)  # in a tuple: its weights are saved once, with the embedding
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map (..., e) to (..., vocabulary)."""
+        return nn.functional.linear(features, self._tokens[0].weight)
+
+
+def start_as_gpt2(block: nn.Module, config: TransformerConfig) -> None:
+    """Draw the weights of a block from N(0, embedding_std); smaller where they end a skip.
+
+    Radford et al., "Language models are unsupervised multitask learners", 2019: the two layers of
+    a block that add to its skip connection are divided by the root of how many there are in all.
+    """
+    for name, module in block.named_modules():
+        if isinstance(module, nn.Linear):
+            last = name in ("out", "mlp.3")
+            std = config.embedding_std / (math.sqrt(2 * config.depth) if last else 1)
+            nn.init.normal_(module.weight, std=std)
+            nn.init.zeros_(module.bias)
 
 
 def sinusoids(length: int, dim: int, device: torch.device) -> Tensor:

@@ -13,9 +13,7 @@ from typing import Any
 
 from mimonets.recipes.families import find_recipe, recipe_names
 
-Rows = list[
-    dict[str, Any]
-]  # an operating point each, as mimonets.evaluation.report.cost_dict gives them
+Rows = list[dict[str, Any]]  # an operating point each, as Cost.as_dict gives them
 
 
 def known_costs(recipe: str) -> Rows | None:
@@ -41,10 +39,10 @@ def count_costs(
 ) -> Rows:
     """Count what a network costs, by default at its usual operating points."""
     from mimonets.evaluation import count_points
-    from mimonets.evaluation.report import cost_dict
     from mimonets.recipes.loader import model_config
 
-    return cost_dict(count_points(model_config(recipe_or_folder, overrides), points))
+    network = model_config(recipe_or_folder, overrides)
+    return [cost.as_dict() for cost in count_points(network, points)]
 
 
 def write_costs(path: Path) -> None:

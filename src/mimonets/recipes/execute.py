@@ -168,7 +168,7 @@ def measure_run(
     folder: str | Path,
     split: str,
     points: Sequence[int | None] | None = None,
-    overrides: Sequence[str] = (),
+    data_dir: str | Path | None = None,
     *,
     which: str | None = None,
     device: str | torch.device | None = None,
@@ -177,10 +177,11 @@ def measure_run(
 
     Args:
         points: their numbers; by default the usual ones.
+        data_dir: where the files of the data set are, if not where the run found them.
         which: best or last; by default the one that the run kept, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
-    model, batches = open_run(folder, split, overrides, which, device)
+    model, batches = open_run(folder, split, data_dir, which, device)
     chosen = [find_point(model, number) for number in points or ()] or usual_points(model)
     found = evaluate(model, batches, [point.number for point in chosen])
     return [(p, found[p.number], count_macs(model, p.number).paper) for p in chosen]
@@ -189,13 +190,13 @@ def measure_run(
 def open_run(
     folder: str | Path,
     split: str,
-    overrides: Sequence[str] = (),
+    data_dir: str | Path | None = None,
     which: str | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[Any, ImageBatches | SequenceBatches]:
     """Load a run's model and make batches of one split of its data."""
     chosen_device = choose_device(device)
-    recipe = read_run(folder, overrides)
+    recipe = read_run(folder).with_data_dir(data_dir)
     _, path = choose_model(folder, which)
     model = load(path, device=chosen_device)
     return model, split_batches(recipe, split, spec=model.input_spec, device=chosen_device)

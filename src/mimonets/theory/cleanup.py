@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mimonets._config import is_integer
-from mimonets.theory.dimensionality import check_dim, check_streams
+from mimonets.theory.dimensionality import check_counts
 from mimonets.theory.tails import hoeffding_bound
 
 
@@ -59,8 +59,7 @@ def cleanup_noise_typical(dim: int, num_streams: int, alpha: float, cosine: floa
     >>> round(cleanup_noise_typical(64, num_streams=2, alpha=0.5), 6)
     0.000671
     """
-    check_dim(dim)
-    check_streams(num_streams)
+    check_counts(dim=dim, num_streams=num_streams)
     if num_streams == 1:
         return 0.0
     exponent = dim * alpha**2 * cosine**2 / (2 * (num_streams - 1))
@@ -84,9 +83,6 @@ def wrong_item_bound(dim: int, num_streams: int, items: int) -> float:
     >>> wrong_item_bound(4, num_streams=1, items=2)
     0.0625
     """
-    check_dim(dim)
-    check_streams(num_streams)
-    if not is_integer(items) or items < 1:
-        raise ValueError(f"items={items} does not fit: pass an integer >= 1.")
+    check_counts(dim=dim, num_streams=num_streams, items=items)
     damping = 0.0 if num_streams == 1 else math.exp(-1 / (2 * (num_streams - 1)))
     return float((items - 1) * ((1 + damping) / 2) ** dim)

@@ -22,7 +22,7 @@ def interference_bound(dim: int, angle: float = 70.0) -> float:
     >>> round(interference_bound(16), 3), round(interference_bound(64), 4)  # the paper's figures
     (0.785, 0.0474)
     """
-    check_dim(dim)
+    check_counts(dim=dim)
     return 2 * math.exp(-dim * cutoff(angle) ** 2 / 2)
 
 
@@ -34,7 +34,7 @@ def interference_probability(dim: int, angle: float = 70.0) -> float:
     >>> round(interference_probability(16), 3), round(interference_probability(64), 4)
     (0.21, 0.0081)
     """
-    check_dim(dim)
+    check_counts(dim=dim)
     least = cutoff(angle) * dim - 1e-9  # cos(60°) is a little above 1/2 in floating point
     if least <= 0:
         return 1.0
@@ -56,7 +56,7 @@ def any_pair_bound(dim: int, num_streams: int, angle: float = 70.0) -> float:
     >>> round(any_pair_bound(64, 4), 3)
     0.284
     """
-    check_streams(num_streams)
+    check_counts(num_streams=num_streams)
     return math.comb(num_streams, 2) * interference_bound(dim, angle)
 
 
@@ -68,7 +68,7 @@ def streams_apart(dim: int, probability: float, angle: float = 70.0) -> int:
     >>> [streams_apart(dim, 0.05) for dim in (16, 64, 128, 256)]
     [1, 2, 9, 399]
     """
-    check_dim(dim)
+    check_counts(dim=dim)
     check_probability(probability)
     log_pairs = math.log(probability / 2) + dim * cutoff(angle) ** 2 / 2
     if log_pairs > 2 * math.log(MANY):
@@ -87,7 +87,7 @@ def width_apart(num_streams: int, probability: float, angle: float = 70.0) -> in
     >>> [width_apart(streams, 0.05) for streams in (2, 4, 16, 256)]
     [64, 94, 145, 241]
     """
-    check_streams(num_streams)
+    check_counts(num_streams=num_streams)
     check_probability(probability)
     pairs = math.comb(num_streams, 2)
     if pairs == 0:
@@ -110,7 +110,7 @@ def hadamard_norm_mean(dim: int) -> float:
     >>> hadamard_norm_mean(64)
     0.015625
     """
-    check_dim(dim)
+    check_counts(dim=dim)
     return 1 / dim
 
 
@@ -144,16 +144,12 @@ def cutoff(angle: float) -> float:
     return 0.0 if angle == 90 else math.cos(math.radians(angle))
 
 
-def check_dim(dim: int) -> None:
-    """Refuse what is no width."""
-    if not is_integer(dim) or dim < 1:
-        raise ValueError(f"dim={dim} is no width: pass an integer >= 1.")
-
-
-def check_streams(num_streams: int) -> None:
-    """Refuse what is no number of streams."""
-    if not is_integer(num_streams) or num_streams < 1:
-        raise ValueError(f"num_streams={num_streams} does not fit: pass an integer >= 1.")
+def check_counts(most: int | None = None, **counts: int) -> None:
+    """Refuse what is no number of dimensions, streams, entries or tokens."""
+    for name, value in counts.items():
+        if not is_integer(value) or value < 1 or (most is not None and value > most):
+            limits = ">= 1" if most is None else f"from 1 to {most}"
+            raise ValueError(f"{name}={value} does not fit: pass an integer {limits}.")
 
 
 def check_probability(probability: float) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mimonets._config import is_integer
 from mimonets.theory.cleanup import cleanup_noise_typical, wrong_item_bound
 from mimonets.theory.dimensionality import (
     MANY,
     any_pair_bound,
+    check_counts,
     check_probability,
     interference_bound,
     interference_probability,
@@ -100,7 +100,17 @@ def plan(
     >>> round(found.pair_bound, 4), found.grid, found.lines[0].streams_carried
     (0.0474, (2, 2), 2)
     """
-    _check(dim, num_streams, probability, alpha, cosine, items, tokens)
+    check_counts(MOST_WIDTH, dim=dim)
+    check_counts(MOST_STREAMS, num_streams=num_streams)
+    check_counts(MANY, items=items, tokens=tokens)
+    check_probability(probability)
+    if not alpha > 0:
+        raise ValueError(f"alpha={alpha} does not fit: tolerate a share above 0, such as 0.5.")
+    if not 0 < abs(cosine) <= 1:
+        raise ValueError(
+            f"cosine={cosine} does not fit: pass a number from -1 to 1 other than 0; at 0 there is "
+            f"nothing to read, and no bound."
+        )
 
     def noise(width: int, streams: int) -> float:
         return cleanup_noise_typical(width, streams, alpha, cosine)
@@ -174,31 +184,3 @@ def _bisect(holds: Callable[[int], bool], low: int, limit: int) -> int:
         else:
             low = middle + 1
     return low
-
-
-def _check(
-    dim: int,
-    num_streams: int,
-    probability: float,
-    alpha: float,
-    cosine: float,
-    items: int,
-    tokens: int,
-) -> None:
-    whole = {
-        "dim": (dim, MOST_WIDTH),
-        "num_streams": (num_streams, MOST_STREAMS),
-        "items": (items, MANY),
-        "tokens": (tokens, MANY),
-    }
-    for name, (value, most) in whole.items():
-        if not is_integer(value) or not 1 <= value <= most:
-            raise ValueError(f"{name}={value} does not fit: pass an integer from 1 to {most}.")
-    check_probability(probability)
-    if not alpha > 0:
-        raise ValueError(f"alpha={alpha} does not fit: tolerate a share above 0, such as 0.5.")
-    if not 0 < abs(cosine) <= 1:
-        raise ValueError(
-            f"cosine={cosine} does not fit: pass a number from -1 to 1 other than 0; at 0 there is "
-            f"nothing to read, and no bound."
-        )

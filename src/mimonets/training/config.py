@@ -7,7 +7,7 @@ from typing import Any, Literal
 from mimonets._config import Config, integer, is_integer, is_number, number
 
 OptimizerName = Literal["sgd", "adamw"]
-ScheduleName = Literal["onecycle", "linear-onecycle", "warmup", "constant"]
+ScheduleName = Literal["onecycle", "linear-onecycle", "warmup-cosine", "warmup", "constant"]
 LossName = Literal["cross_entropy", "squared_error"]
 PrecisionName = Literal["32", "bf16"]
 SlowInputs = Literal["all", "per-stream"]
@@ -18,9 +18,8 @@ REMOVED: dict[str, Any] = {  # settings that are gone -> their default, which is
     "distill_features": 0.0,
     "stream_curriculum": 0.0,
     "cross_decay": None,
-    "start_lr": None,
+    "start_lr": None,  # now lr_ends, with the next
     "final_lr": None,
-    "epsilon": 1e-6,
     "max_skips": 50,
     "max_skip_share": 0.5,
     "num_nodes": 1,
@@ -76,10 +75,13 @@ class TrainConfig(Config):
     optimizer: OptimizerName = "sgd"
     schedule: ScheduleName = "onecycle"  # cosine; linear-onecycle for LRA; warmup for recall
     lr: float = number(0.2, above=0)  # the highest learning rate
+    # At the first and at the last step; null: lr / 25 and lr / 10000, here 0.008 and 2e-5.
+    lr_ends: tuple[float | None, float | None] = (None, None)
     warmup: float = number(0.3, least=0)  # until lr: a fraction of the steps, or steps if >= 1
     momentum: tuple[float, float] = (0.95, 0.85)  # at the lowest and at the highest rate
     cycle_momentum: bool = True  # with onecycle; AdamW cycles its first beta. False: keep still
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
+    epsilon: float = number(1e-6, above=0)  # of AdamW
     weight_decay: float = number(1e-5, least=0)  # not on activations, stream keys and unbinding
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
@@ -101,10 +103,11 @@ class TrainConfig(Config):
     keep: KeptModel | None = None  # the model to measure; None: best if there is validation data
     evaluate_every: int = integer(1, least=0)  # epochs; 0: only at the end
     recalibrate_batches: int = integer(8, least=0)  # for batch norm in modes not trained; 0: do not
+    recalibrate_mixed: bool = True  # after mixup in all modes, on as many unmixed batches
 
     def __post_init__(self) -> None:
         """Check all settings; what JSON or YAML wrote as text or lists gets its type back."""
-        for name in ("momentum", "betas"):
+        for name in ("momentum", "betas", "lr_ends"):
             value = getattr(self, name)
             if isinstance(value, Sequence) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
@@ -137,6 +140,14 @@ class TrainConfig(Config):
                 f"warmup={self.warmup!r} is neither a fraction of the steps (below 1) nor an "
                 f"integer number of steps."
             )
+        ends = self.lr_ends
+        if not (
+            isinstance(ends, tuple)
+            and len(ends) == 2
+            and all(end is None or (is_number(end) and end > 0) for end in ends)
+            and all(end is None or end <= self.lr for end in ends if is_number(self.lr))
+        ):
+            found.append(f"lr_ends={ends!r} must be two numbers above 0 and at most lr, or null.")
         for name in ("momentum", "betas"):
             pair = getattr(self, name)
             if not (
@@ -163,7 +174,12 @@ class TrainConfig(Config):
         >>> TrainConfig(lr=1e-3).lr_range
         (4e-05, 0.001, 1e-07)
         """
-        return self.lr / 25, self.lr, self.lr / 10_000
+        start, final = self.lr_ends
+        return (
+            self.lr / 25 if start is None else start,
+            self.lr,
+            self.lr / 10_000 if final is None else final,
+        )
 
     def mode_shares(self, num_streams: int) -> dict[int, float]:
         """Share of the batches that each number of active streams gets.
@@ -194,9 +210,13 @@ class TrainConfig(Config):
 def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out settings of an old run that are gone; refuse those that changed its training.
 
-    >>> drop_removed({"lr": 0.1, "start_lr": None, "checkpoint_every": 5})
+    >>> drop_removed({"lr": 0.1, "evaluate_modes": None, "checkpoint_every": 5})
     {'lr': 0.1}
     """
+    ends = settings.get("start_lr"), settings.get("final_lr")  # two settings before 0.3.0
+    settings = {key: settings[key] for key in settings if key not in ("start_lr", "final_lr")}
+    if ends != (None, None):
+        settings["lr_ends"] = list(ends)
     changed = [
         f"train.{name}={settings[name]!r}"
         for name, default in REMOVED.items()

@@ -7,7 +7,7 @@ from torch import nn
 from mimonets.data.interface import Batches
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.layers import recalibrate, untrained_modes
-from mimonets.models import operating_points
+from mimonets.models import fixed_at, operating_points
 from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.stability import averaged
 from mimonets.training.state import TrainState
@@ -64,18 +64,28 @@ def validate(
 
 
 def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None = None) -> None:
-    """Measure batch-norm statistics for the modes that are not trained, or those of them given."""
-    streams = state.model.num_streams
-    trained = set(state.config.mode_shares(streams)) - set(untrained_modes(state.model))
+    """Measure batch-norm statistics for the modes that are not trained, or those of them given.
+
+    After mixup all modes are measured, on unmixed inputs: running statistics describe mixtures,
+    which nobody asks about.
+    """
+    streams, config = state.model.num_streams, state.config
+    mixed = config.mixup > 0 and config.recalibrate_mixed
+    trained = set(config.mode_shares(streams)) - set(untrained_modes(state.model))
+    trained = set() if mixed else trained
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]
-    count, device = state.config.recalibrate_batches, state.fabric.device
+    count, device = config.recalibrate_batches, state.fabric.device
     if not missing or not count:
         return
     some = islice(batches.epoch(0), count)
     # One spoilt batch, which the filter skipped in training, would spoil the statistics.
     sound = [images.to(device) for images, *_ in some if images.isfinite().all()]
-    if sound:
-        recalibrate(state.model, sound, missing)
+    sound = [images for images in sound if len(images) >= max(missing)]
+    if not sound:
+        return
+    points = operating_points(state.model) if mixed else ()
+    for network in dict.fromkeys(fixed_at(state.model, point) for point in points) or [state.model]:
+        recalibrate(network, sound, missing, shared=mixed)
 
 
 def finish(state: TrainState, batches: Batches, run: RunFolder, history: list[Row]) -> TrainResult:

@@ -22,11 +22,12 @@ FREE = frozenset(
         "train.compile",
         "train.accelerator",
         "train.keep",
+        "train.recalibrate_mixed",
     }
 )
 
 # What runs did before there was a setting for it, where that is not today's default.
-BEFORE = {"train": {"slow_inputs": "per-stream"}}
+BEFORE = {"train": {"slow_inputs": "per-stream", "recalibrate_mixed": False}}
 
 
 @dataclass(frozen=True)

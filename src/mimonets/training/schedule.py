@@ -1,5 +1,7 @@
 """The optimiser, what it decays, and the learning rate from step to step."""
 
+import math
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
@@ -9,15 +11,13 @@ from mimonets.layers import ShiftedReLU, StreamUnbinding
 from mimonets.models.sequence import Embedding
 from mimonets.training.config import TrainConfig
 
-ADAMW_EPSILON = 1e-6
-
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """Make SGD or AdamW with weight decay where it belongs."""
     groups = decay_groups(model, config)
     start = config.lr_range[0]
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=start, betas=config.betas, eps=ADAMW_EPSILON)
+        return torch.optim.AdamW(groups, lr=start, betas=config.betas, eps=config.epsilon)
     return torch.optim.SGD(groups, lr=start, momentum=config.momentum[0])
 
 
@@ -50,9 +50,9 @@ def make_scheduler(
 ) -> LRScheduler:
     """Make the learning-rate schedule; one-cycle is PyTorch's own.
 
-    Smith & Topin, "Super-convergence", 2019: the rate rises from ``lr`` / 25 to ``lr`` and
-    falls to ``lr`` / 10,000, while momentum goes the other way. ``warmup`` only rises, in a line
-    from 0.
+    Smith & Topin, "Super-convergence", 2019: the rate rises from the first of ``lr_ends`` to ``lr``
+    and falls to the second, while momentum goes the other way. ``warmup`` only rises, in a line
+    from 0; ``warmup-cosine`` rises so and falls along a cosine.
     """
     start, top, final = config.lr_range
     rising = warmup_steps(config, total_steps)
@@ -62,6 +62,17 @@ def make_scheduler(
     if config.schedule == "warmup":
         _start_at(optimizer, top)
         return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
+    if config.schedule == "warmup-cosine":
+        _start_at(optimizer, top)
+        falling = max(1, total_steps - 1 - rising)
+
+        def factor(step: int) -> float:
+            if step < rising:
+                return (step + 1) / rising
+            part = (1 + math.cos(math.pi * (step - rising) / falling)) / 2
+            return part + (1 - part) * final / top
+
+        return LambdaLR(optimizer, factor)
     high, low = config.momentum
     rising = min(rising, total_steps - 1)
     return OneCycleLR(

@@ -40,12 +40,12 @@ def load_folder(config: DataConfig) -> Splits[ImageSet]:
     files = [_files(root, classes) for root in roots]
     images = _read_images([file for part in files for file, _ in part])
     labels = torch.tensor([label for part in files for _, label in part])
-    everything = ImageSet(images, labels, len(classes), f"{folder.name} train", tuple(classes))
+    everything = ImageSet(images, labels, len(classes), folder.name, tuple(classes))
     if len(roots) == 1:
         return _split(everything, config.seed)
     index = torch.arange(len(images))
     cut = len(files[0])
-    return _named(everything.subset(index[:cut]), everything.subset(index[cut:]))
+    return Splits(everything.subset(index[:cut]), None, everything.subset(index[cut:]))
 
 
 def load_npz(config: DataConfig) -> Splits[ImageSet]:
@@ -65,10 +65,8 @@ def load_npz(config: DataConfig) -> Splits[ImageSet]:
                 f"{path}: images of shape {train.shape} to train on and {test.shape} to test."
             )
         classes = max(train.num_classes, test.num_classes)
-        return _named(
-            ImageSet(train.images, train.labels, classes, path.stem),
-            ImageSet(test.images, test.labels, classes, path.stem),
-        )
+        train, test = (replace(part, num_classes=classes) for part in (train, test))
+        return Splits(train, None, test)
     if {"images", "labels"} <= arrays.keys():
         everything = _arrays_to_set(arrays["images"], arrays["labels"], f"{path}, images")
         return _split(everything, config.seed)
@@ -83,12 +81,7 @@ def _split(everything: ImageSet, seed: int) -> Splits[ImageSet]:
         raise ValueError(f"{everything.name}: one image cannot be split into training and test.")
     train, test = hold_out(everything, max(len(everything) // TEST_SHARE, 1), seed=seed)
     assert test is not None
-    return _named(train, test)
-
-
-def _named(train: ImageSet, test: ImageSet) -> Splits[ImageSet]:
-    name = train.name.removesuffix(" train")
-    return Splits(replace(train, name=f"{name} train"), None, replace(test, name=f"{name} test"))
+    return Splits(train, None, test)
 
 
 def _class_names(folder: Path) -> list[str]:

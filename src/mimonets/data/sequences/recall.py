@@ -6,6 +6,7 @@ whose accuracy counts the final token only. Token 0 is a symbol and nothing is p
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ def load_recall(config: DataConfig) -> Splits[SequenceSet]:
     length = config.length or 40
     if length % 2:
         raise ValueError(f"recall: length={length} is no number of key-value pairs: make it even.")
-    return _load(config, length, recall_sequences)
+    return _load(config, length, partial(recall_sequences, asked=config.asked))
 
 
 def load_induction(config: DataConfig) -> Splits[SequenceSet]:
@@ -38,19 +39,27 @@ def load_induction(config: DataConfig) -> Splits[SequenceSet]:
     return _load(config, length, induction_sequences)
 
 
-def recall_sequences(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
+def recall_sequences(
+    rng: np.random.Generator, count: int, length: int, *, asked: str = "pairs"
+) -> np.ndarray:
     """Draw (count, length + 3): pairs, mark, key, answer. A fresh random map for each sequence.
 
-    The plain symbols are halved into 9 keys and 9 values; pairs are drawn with replacement.
+    The plain symbols are halved into 9 keys and 9 values; pairs are drawn with replacement. The key
+    at the end is that of a random pair, so frequent keys are asked more often. With
+    ``asked="keys"``, as in the source of the task, every key that was seen is equally likely.
     """
     half = PLAIN // 2
     value_of = half + rng.integers(half, size=(count, half))
     keys = rng.integers(half, size=(count, length // 2))
     pairs = np.stack([keys, np.take_along_axis(value_of, keys, axis=1)], axis=2)
-    asked = np.take_along_axis(keys, rng.integers(length // 2, size=(count, 1)), axis=1)
-    answer = np.take_along_axis(value_of, asked, axis=1)
+    if asked == "keys":
+        seen = (keys[:, :, None] == np.arange(half)).any(axis=1)  # count half
+        key = np.where(seen, rng.random((count, half)), -1.0).argmax(axis=1)[:, None]
+    else:
+        key = np.take_along_axis(keys, rng.integers(length // 2, size=(count, 1)), axis=1)
+    answer = np.take_along_axis(value_of, key, axis=1)
     mark = np.full((count, 1), MARK)
-    return np.concatenate([pairs.reshape(count, -1), mark, asked, answer], axis=1)
+    return np.concatenate([pairs.reshape(count, -1), mark, key, answer], axis=1)
 
 
 def induction_sequences(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
@@ -100,7 +109,7 @@ RECALL = DataSet(
     name="recall",
     load=load_recall,
     kind="sequences",
-    takes=frozenset({"length", "sizes", "targets"}),
+    takes=frozenset({"length", "sizes", "targets", "asked"}),
     home="https://github.com/HazyResearch/safari",
     licence="generated",
 )

@@ -43,7 +43,8 @@ class Transformer(SequenceModel):
 
     def make_attention(self, generator: Generator | None) -> Attention:
         """Make the attention of one block."""
-        return SoftmaxAttention(causal=self.config.causal)
+        dropout = self.config.dropout if self.config.style == "gpt2" else 0.0
+        return SoftmaxAttention(causal=self.config.causal, dropout=dropout)
 
     def encode(self, tokens: Tensor, mask: Tensor | None, active_streams: int | None) -> Tensor:
         """Run the blocks on every sequence by itself; only one active stream fits."""
