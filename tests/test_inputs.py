@@ -59,7 +59,7 @@ def test_what_is_no_description_is_refused(description, message):
 
 def test_an_image_smaller_than_the_crop_is_refused():
     spec = InputSpec(kind="image", shape=(1, 8, 8), crop=8)
-    with pytest.raises(ValueError, match="An image of 9x7 pixels is too small for a crop of 8"):
+    with pytest.raises(ValueError, match="9x7 pixels.*crop of 8"):
         spec.prepare(np.zeros((1, 9, 7), dtype=np.uint8))
 
 

@@ -89,3 +89,52 @@ def test_public_names_exist():
     assert set(mimonets.__all__) <= set(dir(mimonets))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         mimonets.nothing  # noqa: B018
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+MOST_LINES = 60
+
+
+def lines_of(function):
+    """Count the lines of a function without signature, docstring and functions inside it."""
+    first, *others = function.body
+    if ast.get_docstring(function) is not None:
+        if not others:
+            return 0
+        first = others[0]
+    lines = set(range(first.lineno, function.end_lineno + 1))
+    for inner in ast.walk(function):
+        if inner is not function and isinstance(inner, FUNCTIONS):
+            lines -= set(range(inner.lineno, inner.end_lineno + 1))
+    return len(lines)
+
+
+def test_functions_stay_short():
+    """Files may be long; a function that is can be split by what it does."""
+    long = [
+        f"{path.relative_to(SOURCE)}: {node.name} has {lines_of(node)} lines"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, FUNCTIONS)
+        and node.name != "add_parser"  # a list of options
+        and lines_of(node) > MOST_LINES
+    ]
+    assert not long, f"split them, at most {MOST_LINES} lines each: {long}"
+
+
+def test_the_length_of_a_function_is_that_of_what_it_does():
+    text = '''
+def f(
+    a,
+):
+    """Say
+    it."""
+    def g():
+        return 1
+    b = g()
+    return b
+'''
+    (function,) = ast.parse(text).body
+    assert lines_of(function) == 2
+    assert lines_of(function.body[1]) == 1
+    assert lines_of(ast.parse('def f():\n    """Nothing."""').body[0]) == 0

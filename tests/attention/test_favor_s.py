@@ -399,15 +399,15 @@ def test_functions_and_modules_take_chunks_of_one_size():
 def test_errors_say_what_fits():
     q, k, v, keys = random_case()
     phi = ReLUFeatures(DIM, 11, generator=rng())
-    with pytest.raises(ValueError, match=r"\(groups, m, n, heads, tokens, head size\), all alike"):
+    with pytest.raises(ValueError, match=r"\(groups, m, n, heads, .*all alike"):
         favor_s(q[0], k, v, keys, phi)
-    with pytest.raises(ValueError, match=r"3 x 2 streams.*\(3, 2, 7\) or \(3, 2, 2, 7\).*\(2, 2, "):
+    with pytest.raises(ValueError, match=r"\(3, 2, 7\) or \(3, 2, 2, 7\).*\(2, 2, "):
         favor_s(q, k, v, keys[:2], phi)
     with pytest.raises(ValueError, match=r'normalise=\'both\' is unknown: take "stream"'):
         favor_s(q, k, v, keys, phi, normalise="both")
-    with pytest.raises(ValueError, match=r"\(groups, m, n, tokens\), here \(2, 3, 2, 5\)"):
+    with pytest.raises(ValueError, match=r"\(groups, m, n, .*here \(2, 3, 2, 5\)"):
         favor_s(q, k, v, keys, phi, mask=torch.ones(2, 5, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"\(0, 3, 2, .*no tokens to attend to: pass at least one"):
+    with pytest.raises(ValueError, match=r"\(0, 3, 2, .*pass at least one"):
         favor_s(q[:0], k[:0], v[:0], keys, phi)
     none = [x[..., :0, :] for x in (q, k, v)]
     with pytest.raises(ValueError, match="no tokens to attend to"):

@@ -300,9 +300,9 @@ def performer_pytorch():
 def test_errors_say_what_fits():
     q, k, v, mask = random_case()
     phi = ReLUFeatures(DIM, 11, generator=rng())
-    with pytest.raises(ValueError, match=r"\(batch, heads, tokens, head size\).*\(2, 5, 7\)"):
+    with pytest.raises(ValueError, match=r"\(batch, heads, tokens.*\(2, 5, 7\)"):
         linear_attention(q[0], k, v, phi)
-    with pytest.raises(ValueError, match=r"\(batch, tokens\), here \(2, 5\).*came as \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"\(batch, tokens\).*\(2, 5\).*\(2, 4\)"):
         linear_attention(q, k, v, phi, mask=mask[:, :4])
     with pytest.raises(ValueError, match=r"boolean.*torch.float32.*mask.bool\(\)"):
         linear_attention(q, k, v, phi, mask=mask.float())

@@ -129,9 +129,7 @@ def test_a_truncated_file_is_named(saved, keep):
     path = saved[1] / "model.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep * len(whole)) if isinstance(keep, float) else keep])
-    with pytest.raises(
-        ValueError, match="model.safetensors cannot be read.*damaged or was cut short"
-    ):
+    with pytest.raises(ValueError, match="model.safetensors.*damaged or was cut short"):
         mn.load(saved[1])
 
 
@@ -146,7 +144,7 @@ def test_weights_of_another_model_are_refused(saved, tmp_path):
     other = mn.MIMOConv(replace(CONFIG, activation="relu", num_classes=9))
     mn.save(other, tmp_path / "other")
     os.replace(tmp_path / "other" / "model.safetensors", saved[1] / "model.safetensors")
-    message = "another model than the config.json beside it: they differ in activation, num_classes"
+    message = "config.json beside it.*activation, num_classes"
     with pytest.raises(ValueError, match=message):
         mn.load(saved[1])
 
@@ -193,12 +191,10 @@ def test_a_config_that_does_not_fit_is_refused(saved, changes, message):
 
 
 def test_missing_files_are_named(saved, tmp_path):
-    with pytest.raises(
-        ValueError, match="nowhere does not exist: name a folder with a config.json"
-    ):
+    with pytest.raises(ValueError, match="nowhere does not exist.*config.json"):
         mn.load(tmp_path / "nowhere")
     (saved[1] / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="holds no model.safetensors: the weights are missing"):
+    with pytest.raises(ValueError, match="no model.safetensors.*weights are missing"):
         mn.load(saved[1])
 
 
@@ -227,7 +223,7 @@ def test_the_hub_reads_and_writes_the_same_folder(saved, tmp_path):
 
 
 def test_the_hub_refuses_another_model(saved):
-    with pytest.raises(ValueError, match="holds a MIMOConv: load it with MIMOConv.from_pretrained"):
+    with pytest.raises(ValueError, match="holds a MIMOConv.*MIMOConv.from_pretrained"):
         mn.WideResNet.from_pretrained(saved[1])
 
 
@@ -278,10 +274,10 @@ def test_of_a_compiled_model_the_model_itself_is_saved(saved, tmp_path):
 
 def test_what_could_not_be_loaded_is_not_saved(saved, tmp_path):
     model, _ = saved
-    with pytest.raises(ValueError, match=r"A Linear cannot be saved: save takes models of mimonet"):
+    with pytest.raises(ValueError, match="Linear cannot be saved.*models of mimonet"):
         mn.save(torch.nn.Linear(2, 2), tmp_path / "new")
     model.input_spec = InputSpec(kind="image", shape=(7, 8, 8))
-    with pytest.raises(ValueError, match=r"input_spec describes inputs of another model: image of"):
+    with pytest.raises(ValueError, match="input_spec.*another model: image of"):
         mn.save(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -63,7 +63,7 @@ def test_cost_and_bench_build_it_with_the_module_that_is_named(folder, capsys):
 
 def groups(folder, backend):
     network = open_network("mine", [folder], backend, 1)  # as `mimonets serve` does
-    return [point.group for point in network.points]
+    return [point.inputs_per_pass for point in network.points]
 
 
 def test_serve_builds_it_too(folder, tmp_path):

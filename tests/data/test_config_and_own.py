@@ -144,7 +144,7 @@ def test_folders_that_do_not_fit_are_answered_in_one_line(tmp_path):
     (folder / "dog" / "big.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match="big.png is damaged or not complete"):
         load_data(DataConfig(name="folder", dir=str(folder))).read()
-    with pytest.raises(ValueError, match="is no folder: give one with a sub-folder per class"):
+    with pytest.raises(ValueError, match="is no folder.*sub-folder per class"):
         load_data(DataConfig(name="folder", dir=str(tmp_path / "nowhere"))).read()
     with pytest.raises(ValueError, match="cat has 0 sub-folders: make one per class"):
         load_data(DataConfig(name="folder", dir=str(folder / "cat"))).read()
@@ -153,7 +153,7 @@ def test_folders_that_do_not_fit_are_answered_in_one_line(tmp_path):
         load_data(DataConfig(name="folder", dir=str(folder))).read()
     write_images(tmp_path / "two" / "train")
     write_images(tmp_path / "two" / "test", classes=("cat", "eel"))
-    with pytest.raises(ValueError, match="has the classes eel, .* the class counts do not fit"):
+    with pytest.raises(ValueError, match="classes eel, .*counts do not fit"):
         load_data(DataConfig(name="folder", dir=str(tmp_path / "two"))).read()
 
 
@@ -188,13 +188,13 @@ def test_an_npz_that_does_not_fit_is_answered_in_one_line(tmp_path):
     with pytest.raises(ValueError, match="3 images need as many labels"):
         load_data(config).read()
     np.savez(path, images=np.zeros((3, 4, 4), np.uint8), labels=np.array([{}, 1, 2], dtype=object))
-    with pytest.raises(ValueError, match=r"a.npz, labels.npy holds Python objects.*plain arrays"):
+    with pytest.raises(ValueError, match="labels.npy holds Python.*plain arrays"):
         load_data(config).read()
 
 
 def test_sets_refuse_parts_that_do_not_fit():
     pixels = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="labels run from 0 to 2, which does not fit 2 classes"):
+    with pytest.raises(ValueError, match="labels.*0 to 2.*2 classes"):
         ImageSet(pixels, torch.arange(3), 2, "x")
     with pytest.raises(ValueError, match=r"images must be uint8 of shape \(n, c, h, w\)"):
         ImageSet(pixels.float(), torch.arange(3), 3, "x")

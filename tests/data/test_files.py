@@ -69,7 +69,7 @@ def test_a_file_that_arrives_damaged_is_not_kept(home, tmp_path):
 
 def test_a_file_that_is_not_there_leaves_nothing(home, tmp_path):
     remote = Remote(home[0] + "nothing.gz", "0" * 32)
-    message = rf"nothing.gz is not in .*data and {home[0]}nothing.gz cannot be fetched"
+    message = f"not in .*data.*{home[0]}nothing.gz cannot"
     with pytest.raises(ValueError, match=message) as caught:
         fetch(remote, tmp_path / "data")
     assert "\n" not in str(caught.value)
@@ -85,13 +85,13 @@ def test_a_failed_download_keeps_the_folders_that_were_there(home, tmp_path):
 
 def test_without_a_network_the_file_the_folder_and_the_address_are_named(tmp_path):
     remote = Remote("http://127.0.0.1:9/x.gz", "0" * 32)  # nobody listens there
-    with pytest.raises(ValueError, match=r"x.gz is not in .*data and http://127.0.0.1:9/x.gz"):
+    with pytest.raises(ValueError, match="x.gz is not in .*data.*127.0.0.1:9/x.gz"):
         fetch(remote, tmp_path / "data")
 
 
 def test_with_download_off_nothing_is_fetched(tmp_path):
     config = DataConfig(name="mnist", dir=str(tmp_path), download=False)
-    message = rf"no train-images-idx3-ubyte.gz in {tmp_path}, and download is off.*https://"
+    message = rf"train-images.* in {tmp_path}.* off.*https://"
     with pytest.raises(ValueError, match=message):
         load_data(config).read()
     assert not [path for path in tmp_path.iterdir() if path.name != "cache"]
@@ -108,13 +108,13 @@ def test_a_wrong_path_is_answered_in_one_line(name, tmp_path):
 
 
 def test_retrieval_says_where_its_files_come_from(tmp_path):
-    with pytest.raises(ValueError, match="no new_aan_pairs.train.tsv in .* get it out of https"):
+    with pytest.raises(ValueError, match="new_aan_pairs.train.tsv.*out of https"):
         load_data(DataConfig(name="retrieval", dir=str(tmp_path))).read()
 
 
 def test_a_missing_extra_is_met_with_the_install_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ValueError, match=r"needs pooch.*pip install -e '.\[data\]' in a clone"):
+    with pytest.raises(ValueError, match=r"needs pooch.*pip install -e '.\[data\]'"):
         need("pooch")
 
 

@@ -63,10 +63,10 @@ def test_an_idx_file_that_goes_on_and_on_is_left_after_what_it_announced(pack, z
 def test_an_idx_header_of_ten_gigabytes_is_refused_before_reading(tmp_path):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(idx_header(10_000, 1000, 1000) + bytes(100)))
-    with pytest.raises(ValueError, match=r"\(10000, 1000, 1000\) it announces is too large"):
+    with pytest.raises(ValueError, match=r"\(10000, 1000, 1000\).*too large"):
         read_idx(path)
     path.write_bytes(gzip.compress(b"\0\0\x08\xff" + b"\1" * 1020))
-    with pytest.raises(ValueError, match="its header does not hold the sizes of 255 axes"):
+    with pytest.raises(ValueError, match="header.*255 axes"):
         read_idx(path)
 
 
@@ -76,7 +76,7 @@ def test_an_archive_with_a_huge_member_is_refused_at_its_header(pack, tmp_path):
     entry.size = 10 * GIB
     path = tmp_path / f"aclImdb.tar.{pack}"
     path.write_bytes(squeeze(pack, entry.tobuf(), 2**22))
-    with pytest.raises(ValueError, match=rf"{path.name} is damaged .*unpacks to {10 * GIB} bytes"):
+    with pytest.raises(ValueError, match=f"{path.name}.*unpacks to {10 * GIB} bytes"):
         load_data(DataConfig(name="text", dir=str(tmp_path))).read()
 
 
@@ -85,7 +85,7 @@ def test_an_archive_that_unpacks_without_end_is_left(tmp_path):
     entry.size = 10 * GIB
     path = tmp_path / "aan.tar.gz"
     path.write_bytes(squeeze("gz", entry.tobuf(), 2**28 + 2**23))
-    with pytest.raises(ValueError, match="aan.tar.gz is damaged .*unpacks to more than 268435456"):
+    with pytest.raises(ValueError, match="aan.tar.gz.*unpacks to more than 268435456"):
         list(archive_files(path, lambda name: False))
 
 
@@ -151,7 +151,7 @@ def test_a_picture_of_too_many_pixels_is_not_unpacked(side, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.png").write_bytes(png_with_header(side, side))
-    with pytest.raises(ValueError, match="a.png has .*pixels, and at most 16777216 are read"):
+    with pytest.raises(ValueError, match="a.png.*at most 16777216"):
         load_data(DataConfig(name="folder", dir=str(tmp_path))).read()
 
 
@@ -198,7 +198,7 @@ def test_svhn_labels_that_are_no_integers_are_refused(tmp_path):
     for name in ("train", "test"):
         content = {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[3.7], [1]])}
         scipy.io.savemat(tmp_path / f"{name}_32x32.mat", content)
-    with pytest.raises(ValueError, match="y holds other numbers than the integers 1 to 10"):
+    with pytest.raises(ValueError, match="y holds other.*1 to 10"):
         load_data(DataConfig(name="svhn", dir=str(tmp_path))).read()
 
 

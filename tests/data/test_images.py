@@ -166,7 +166,7 @@ def test_damaged_cifar_files_are_named(tmp_path, rng, write_tar):
     folder = tmp_path / "cifar-10-batches-bin"
     write_cifar(folder, rng)
     (folder / "data_batch_3.bin").write_bytes(b"12345")
-    with pytest.raises(ValueError, match=r"data_batch_3.bin is damaged .*5 bytes are not records"):
+    with pytest.raises(ValueError, match="data_batch_3.bin.*5 bytes are not records"):
         load_data(DataConfig(name="cifar10", dir=str(tmp_path))).read()
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(ValueError, match="it holds no data_batch_3.bin.*fetch it again"):
@@ -177,7 +177,7 @@ def test_damaged_cifar_files_are_named(tmp_path, rng, write_tar):
     with pytest.raises(ValueError, match="it holds no data_batch_2.bin"):
         load_data(DataConfig(name="cifar10", dir=str(packed))).read()
     archive.write_bytes(archive.read_bytes()[:60])
-    with pytest.raises(ValueError, match="cifar-10-binary.tar.gz is damaged or not complete"):
+    with pytest.raises(ValueError, match="cifar-10-binary.tar.gz is damaged"):
         load_data(DataConfig(name="cifar10", dir=str(packed))).read()
     (folder / "data_batch_3.bin").write_bytes(b"")
     python = tmp_path / "python" / "cifar-100-python"
@@ -222,7 +222,7 @@ def test_fewer_pixels_of_the_image_task_are_averages_of_squares(tmp_path, rng):
         square = full.view(-1, 32, 32)[:, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].double()
         assert small.tokens[:, 16 * y + x].tolist() == square.mean(dim=(1, 2)).round().tolist()
     for wrong in (200, 2048, 9):
-        with pytest.raises(ValueError, match=f"length={wrong} does not fit image: choose from 10"):
+        with pytest.raises(ValueError, match=f"length={wrong}.*image.*choose from 10"):
             load_data(DataConfig(name="image", dir=str(tmp_path), length=wrong))
 
 

@@ -101,12 +101,12 @@ def test_the_same_seed_makes_the_same_trees_and_a_limit_their_beginning():
 def test_listops_says_when_there_are_too_few_trees(monkeypatch):
     monkeypatch.setattr("mimonets.data.sequences.listops.ROUNDS_IN_VAIN", 10)
     short = {"length": 4, "min_length": 0, "sizes": (2000, 0, 2)}
-    with pytest.raises(ValueError, match=r"seem to be only \d+ different trees .* lower sizes"):
+    with pytest.raises(ValueError, match=r"only \d+ different trees.*lower sizes"):
         load_data(DataConfig(name="listops", **short)).read()
 
 
 def test_listops_needs_room_between_its_lengths():
-    with pytest.raises(ValueError, match="no tree is longer than min_length=500 and shorter"):
+    with pytest.raises(ValueError, match="min_length=500.*length=400: leave room"):
         load_data(DataConfig(name="listops", length=400))
 
 
@@ -118,7 +118,7 @@ def test_released_listops_files_are_read_as_they_are(tmp_path):
     assert data.train.tokens.tolist() == [[12, 3, 8, 15], [11, 3, 8, 15]]
     assert data.validation.labels.tolist() == [7, 2]
     (tmp_path / "basic_val.tsv").unlink()
-    with pytest.raises(ValueError, match="holds only some of LRA's files: basic_val.tsv missing"):
+    with pytest.raises(ValueError, match="only some of.*basic_val.tsv missing"):
         load_data(DataConfig(name="listops", dir=str(tmp_path)))
 
 
@@ -185,5 +185,5 @@ def test_made_sequences_have_no_duplicates_across_splits(name):
 def test_impossible_sequences_are_refused():
     with pytest.raises(ValueError, match="length=41 is no number of key-value pairs"):
         load_data(DataConfig(name="recall", length=41))
-    with pytest.raises(ValueError, match="there are not 500 different sequences of length 2"):
+    with pytest.raises(ValueError, match="not 500 different.*length 2"):
         load_data(DataConfig(name="induction", length=2, sizes=(400, 0, 100)))

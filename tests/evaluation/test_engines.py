@@ -38,7 +38,7 @@ def test_engines_race_each_other_and_the_plain_network():
 
 
 def test_unknown_engines_are_refused(capsys):
-    with pytest.raises(ValueError, match=r"no engine 'onnx' \(did you mean 'onnxruntime'\?\)"):
+    with pytest.raises(ValueError, match="'onnx'.*did you mean 'onnxruntime'"):
         BenchSettings(engines=("eager", "onnx"))
     with pytest.raises(ValueError, match="onnxruntime takes float32 on a CPU: leave out dtype"):
         BenchSettings(engines=("onnxruntime",), dtype="bfloat16")

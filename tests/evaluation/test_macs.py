@@ -330,7 +330,7 @@ def test_attention_of_others_is_shared_by_the_active_streams(batch_first):
 
 
 def test_a_module_that_does_not_know_its_inputs_is_told_so():
-    with pytest.raises(ValueError, match=r"Linear does not say what its inputs look like"):
+    with pytest.raises(ValueError, match="Linear.*what its inputs look like"):
         count_macs(nn.Linear(2, 3))
 
 

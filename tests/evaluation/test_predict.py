@@ -88,7 +88,7 @@ def test_arrays_of_any_common_layout_are_images(shape, count, one, tmp_path):
 def test_arrays_that_are_no_images_are_refused(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, np.zeros((4, 4)))
-    with pytest.raises(ValueError, match="a.npy: expected uint8 images .* this is float64"):
+    with pytest.raises(ValueError, match="a.npy.*uint8.*this is float64"):
         read_array(path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="a.npy is damaged or not complete"):
@@ -96,10 +96,10 @@ def test_arrays_that_are_no_images_are_refused(tmp_path):
 
 
 def test_models_that_cannot_be_asked_say_why():
-    with pytest.raises(ValueError, match="does not say how its images were prepared.*--mean"):
+    with pytest.raises(ValueError, match="how its images were prepared.*--mean"):
         predict(network(), pictures(1, np.random.default_rng(0)))
     text = InputSpec(kind="tokens", shape=(9,), vocab_size=5)
-    with pytest.raises(ValueError, match="takes token ids, and only images can be predicted"):
+    with pytest.raises(ValueError, match="token ids.*only images"):
         predict(network(), [], spec=text)
 
 

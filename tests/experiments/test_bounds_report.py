@@ -82,5 +82,5 @@ def test_without_matplotlib_the_install_line_is_named(report, tmp_path, monkeypa
 
 
 def test_too_few_samples_are_refused():
-    with pytest.raises(ValueError, match="samples=3 are too few to count with: draw at least 10"):
+    with pytest.raises(ValueError, match="samples=3.*draw at least 10"):
         theory_report(samples=3)

@@ -69,7 +69,7 @@ def test_a_shift_moves_every_image_one_way(images):
 
 
 def test_an_unknown_corruption_or_strength_is_answered_with_those_there_are(images):
-    with pytest.raises(ValueError, match=r"no corruption 'blurr' \(did you mean 'blur'\?\)"):
+    with pytest.raises(ValueError, match="'blurr'.*did you mean 'blur'"):
         corrupt(images, "blurr", 1)
     with pytest.raises(ValueError, match="strength=4 must be one of 1, 2, 3"):
         corrupt(images, "blur", 4)

@@ -182,7 +182,7 @@ def test_a_difference_is_taken_seed_by_seed_and_needs_both_of_its_trials():
     longer = row("longer", 90.0, 80.0, 100.0, 40.0)  # a seed that the other does not have
     found = difference_row(Difference("a", "longer", "plain"), [*rows, longer])
     assert (found.ours, found.seeds) == (34.0, 3)
-    with pytest.raises(ValueError, match="names 'other', which is no row: it must be one of net"):
+    with pytest.raises(ValueError, match="'other'.*must be one of net"):
         difference_row(Difference("a", "net", "other"), rows)
 
 
@@ -201,7 +201,7 @@ def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path)
     teacher = replace(TRIAL, seeds=(0,))
     taught = replace(teacher, name="small,taught", teacher="small")
     place = RunOptions(runs=tmp_path)
-    with pytest.raises(ValueError, match="learns from small/seed-0, which has not been trained"):
+    with pytest.raises(ValueError, match="small/seed-0.*not been trained"):
         measure_plan(replace(PLAN, trials=(taught,)), place)
     _, details = measure_plan(replace(PLAN, trials=(teacher, taught)), place)
     alone, other = details["runs"]
@@ -246,7 +246,7 @@ def test_a_damaged_measurement_is_named(tmp_path):
     small = replace(PLAN, trials=(replace(TRIAL, seeds=(0,)),))
     measure_plan(small, RunOptions(runs=tmp_path))
     (tmp_path / "small" / "seed-0" / "test.json").write_text('{"modes"')
-    with pytest.raises(ValueError, match=r"seed-0/test.json is damaged .* measured again"):
+    with pytest.raises(ValueError, match="seed-0/test.json.*measured again"):
         measure_plan(small, RunOptions(runs=tmp_path, train=False))
 
 
@@ -255,7 +255,7 @@ def test_a_finished_run_of_another_recipe_is_not_taken_for_this_one(tmp_path):
     place = RunOptions(runs=tmp_path)
     measure_plan(replace(PLAN, trials=(small,)), place)
     changed = replace(small, settings=(*SMALL, "train.lr=0.00001"))
-    with pytest.raises(ValueError, match=r"started with another recipe: it differs in train\.lr"):
+    with pytest.raises(ValueError, match=r"another recipe.*differs in train\.lr"):
         measure_plan(replace(PLAN, trials=(changed,)), place)
 
 

@@ -130,7 +130,7 @@ def test_images_that_are_not_standardised_lie_between_0_and_1():
     for some in (batches, make_batches(splits.test, batches)):
         images, _ = next(iter(some))
         assert (float(images.min()), float(images.max())) == pytest.approx((0, 1), abs=0.01)
-    with pytest.raises(ValueError, match="standardise=False means nothing for recall: leave it"):
+    with pytest.raises(ValueError, match="standardise=False.*recall: leave it"):
         load_recipe("recall-transformer", ["data.standardise=false"])
 
 
@@ -219,7 +219,7 @@ def test_classes_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
     recipe = shrunk(load_recipe("cifar100-mimoconv-n4"))
     wrong = replace(recipe, model=replace(recipe.model, num_classes=10))
     use_data(monkeypatch, lambda config: stand_in(recipe))
-    with pytest.raises(ValueError, match="data has 100 classes.*set model.num_classes=100"):
+    with pytest.raises(ValueError, match="100 classes.*model.num_classes=100"):
         run_recipe(wrong, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -278,7 +278,7 @@ def test_what_is_measured_is_what_the_run_kept(tmp_path, monkeypatch):
         assert measured == named
     _, result = finished_run(tmp_path / "none", monkeypatch, holds_out=False)
     assert choose_model(tmp_path / "none") == ("last", tmp_path / "none/model")
-    with pytest.raises(ValueError, match="kept no best model, as it had no validation data"):
+    with pytest.raises(ValueError, match="no best model.*no validation data"):
         measure_run(tmp_path / "none", "test", which="best")
     with pytest.raises(ValueError, match="no model 'first': choose best or last"):
         measure_run(tmp_path / "none", "test", which="first")
@@ -319,7 +319,7 @@ def test_a_finished_run_comes_back_for_its_own_recipe_only(tmp_path, monkeypatch
         run_recipe(recipe, tmp_path / "run")
     kept = {"best": "last", "last": "best"}[result.keep]
     other = replace(recipe, train=replace(recipe.train, keep=kept))
-    with pytest.raises(ValueError, match=f"kept its {result.keep} model: .* --which {kept}"):
+    with pytest.raises(ValueError, match=f"its {result.keep} model.*--which {kept}"):
         run_recipe(other, tmp_path / "run", resume=True)
 
 
@@ -336,7 +336,7 @@ def test_data_that_a_folder_is_may_not_change_on_the_way(tmp_path):
 
 def test_a_model_of_images_does_not_train_on_sequences(tmp_path):
     recipe = load_recipe("digits-mimoconv-n4", ["data.name=recall"])
-    with pytest.raises(ValueError, match="mimoconv takes images, and recall has token ids"):
+    with pytest.raises(ValueError, match="mimoconv.*images.*recall.*token ids"):
         run_recipe(recipe, tmp_path / "run")
 
 

@@ -105,7 +105,7 @@ def test_one_stream_is_the_plain_kernel():
 
 
 def test_errors_say_what_fits():
-    with pytest.raises(ValueError, match="cosine=1.1 is out of range: pass a number from -1 to 1"):
+    with pytest.raises(ValueError, match="cosine=1.1.*from -1 to 1"):
         relu_kernel(1.1)
     with pytest.raises(ValueError, match=r"grid=\(0, 2\) does not fit"):
         superposed_relu_kernel(0.0, (0, 2))
