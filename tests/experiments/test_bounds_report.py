@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mimonets import theory
 from mimonets.experiments.bounds_plots import plot_bounds
 from mimonets.experiments.bounds_report import STEPS, theory_report
 
@@ -84,3 +85,9 @@ def test_without_matplotlib_the_install_line_is_named(report, tmp_path, monkeypa
 def test_too_few_samples_are_refused():
     with pytest.raises(ValueError, match="samples=3.*draw at least 10"):
         theory_report(samples=3)
+
+
+@pytest.mark.parametrize("name", ["Estimate", "plot_bounds", "plot_relu_kernel", "theory_report"])
+def test_old_names_in_theory_still_work_with_a_warning(name):
+    with pytest.warns(DeprecationWarning, match=f"{name} is now mimonets.experiments"):
+        assert getattr(theory, name).__name__ == name

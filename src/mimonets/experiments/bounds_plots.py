@@ -45,7 +45,9 @@ def plot_relu_kernel(report: Report, path: str | Path) -> Path:
         (relu_kernel_approximation, "tab:blue", "-", r"$(\rho + 1)^{\log_2 \pi} / 2\pi$"),
         (softmax_kernel, "tab:green", "--", r"softmax, $e^{\rho - 1} / 2$"),
     ):
-        left.plot(cosines, list(map(kernel, cosines)), style, color=colour, label=label)
+        above = 3 if kernel is relu_kernel else 2
+        values = list(map(kernel, cosines))
+        left.plot(cosines, values, style, color=colour, label=label, zorder=above)
     _kernel_points(left, report["curves"]["kernel"], "black", "simulated")
     left.set_ylabel(r"$E[\mathrm{ReLU}(w^T x)\,\mathrm{ReLU}(w^T y)]\;/\;\|x\| \|y\|$")
     left.set_title("The kernel of ReLU features")
