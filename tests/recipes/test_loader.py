@@ -275,22 +275,15 @@ def test_sections_of_another_shape_get_a_sentence():
         make_recipe("x", "y", {})
 
 
-def test_files_are_found_in_the_folder_or_in_one_named_after_the_set(tmp_path):
-    folder = tmp_path / "data \N{GRINNING FACE} 'x'"
-    (folder / "mnist").mkdir(parents=True)
-    for name, place in (("mnist", folder / "mnist"), ("svhn", folder)):
-        assert load_recipe(f"{name}-mimoconv-n4").with_data_dir(folder).data.dir == str(place)
-    recipe = load_recipe("mnist-mimoconv-n4")
-    assert recipe.with_data_dir(None) == recipe
-
-
 def test_an_unknown_setting_without_a_value_is_named_too():
     with pytest.raises(ValueError, match="unknown setting 'model.pool'"):
         load_recipe("mnist-datamux-n4", ["model.pool={}"])
 
 
 def test_a_setting_that_is_gone_names_the_last_version_that_had_it():
-    with pytest.raises(ValueError, match=r"train\.start_lr is gone.*leave it out"):
+    with pytest.raises(ValueError, match=r"train\.num_nodes is gone.*leave it out"):
+        load_recipe("digits-mimoconv-n4", ["train.num_nodes=2"])
+    with pytest.raises(ValueError, match=r"train\.start_lr is now part of train\.lr_ends"):
         load_recipe("digits-mimoconv-n4", ["train.start_lr=0.01"])
 
 
@@ -298,5 +291,8 @@ def test_files_may_be_in_a_folder_named_after_the_data(tmp_path):
     recipe = load_recipe("mnist-mimoconv-n4")
     assert recipe.with_data_dir(None) is recipe
     assert recipe.with_data_dir(tmp_path).data.dir == str(tmp_path)
+    folder = tmp_path / "data \N{GRINNING FACE} 'x'"
+    (folder / "mnist").mkdir(parents=True)
+    assert recipe.with_data_dir(folder).data.dir == str(folder / "mnist")
     (tmp_path / "mnist").mkdir()
     assert recipe.with_data_dir(tmp_path).data.dir == str(tmp_path / "mnist")

@@ -16,7 +16,7 @@ from mimonets.checkpoints import load, read_config
 from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS, SuperposedConfig
 from mimonets.recipes.families import find_recipe
-from mimonets.training.config import LAST_VERSION_WITH_REMOVED, REMOVED, TrainConfig
+from mimonets.training.config import LAST_VERSION_WITH_REMOVED, REMOVED, REPLACED, TrainConfig
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -195,7 +195,9 @@ def _setting_problems(section: str, config_class: Any, settings: dict[str, Any])
         f"this setting, leave it out"
         for name in sorted(removed)
     ]
-    unknown = [name for name in settings if name not in removed]
+    replaced = settings.keys() & REPLACED if section == "train" else set()
+    problems += [f"train.{name} is now part of train.{REPLACED[name]}" for name in sorted(replaced)]
+    unknown = [name for name in settings if name not in removed | replaced]
     problems += _unknown("setting", unknown, known, prefix=f"{section}.")
     settings, good = _as_text(config_class, settings), {}
     for name in sorted(settings.keys() & set(known)):

@@ -18,8 +18,6 @@ REMOVED: dict[str, Any] = {  # settings that are gone -> their default, which is
     "distill_features": 0.0,
     "stream_curriculum": 0.0,
     "cross_decay": None,
-    "start_lr": None,  # now lr_ends, with the next
-    "final_lr": None,
     "max_skips": 50,
     "max_skip_share": 0.5,
     "num_nodes": 1,
@@ -30,6 +28,7 @@ REMOVED: dict[str, Any] = {  # settings that are gone -> their default, which is
     "checkpoint_seconds": 600.0,
     "evaluate_modes": None,
 }
+REPLACED = {"start_lr": "lr_ends", "final_lr": "lr_ends"}  # settings that have another name
 REMOVED_WITHOUT_EFFECT = {"checkpoint_every", "checkpoint_seconds"}  # on the trained weights
 
 
@@ -214,7 +213,7 @@ def drop_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     {'lr': 0.1}
     """
     ends = settings.get("start_lr"), settings.get("final_lr")  # two settings before 0.3.0
-    settings = {key: settings[key] for key in settings if key not in ("start_lr", "final_lr")}
+    settings = {key: settings[key] for key in settings if key not in REPLACED}
     if ends != (None, None):
         settings["lr_ends"] = list(ends)
     changed = [
