@@ -4,6 +4,8 @@ Ioffe & Szegedy, "Batch normalization", ICML 2015. PyTorch's SyncBatchNorm does 
 GPUs only and for one set of statistics.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 # b batch   c feature maps   r processes
+
+_ALONE = False  # see own_statistics
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -41,8 +45,21 @@ class BatchStatistics:
 
 
 def several_processes() -> bool:
-    """Tell whether this process trains together with others."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    """Tell whether this process takes statistics together with others."""
+    if _ALONE or not (dist.is_available() and dist.is_initialized()):
+        return False
+    return dist.get_world_size() > 1
+
+
+@contextmanager
+def own_statistics() -> Iterator[None]:
+    """Take statistics of this process's batches alone, although others train with it."""
+    global _ALONE
+    before, _ALONE = _ALONE, True
+    try:
+        yield
+    finally:
+        _ALONE = before
 
 
 def normalise_together(

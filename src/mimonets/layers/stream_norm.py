@@ -13,7 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mimonets.layers.batch_norm import normalise_together, several_processes, update_statistics
+from mimonets.layers.batch_norm import (
+    normalise_together,
+    own_statistics,
+    several_processes,
+    update_statistics,
+)
 from mimonets.layers.mode import recomputing, running_mode
 from mimonets.vsa import check_active_streams
 
@@ -60,7 +65,6 @@ class StreamBatchNorm(nn.Module):
         self.num_streams = num_streams
         self.epsilon = epsilon
         self.momentum = momentum  # None: plain average over all batches
-        self.synchronise = True  # over processes, while training
         self.weight = nn.Parameter(torch.ones(maps)) if affine else None
         self.bias = nn.Parameter(torch.zeros(maps)) if affine else None
         self.register_buffer("running_mean", torch.zeros(num_streams, maps))
@@ -76,7 +80,7 @@ class StreamBatchNorm(nn.Module):
                 mean, var = mean.clone(), var.clone()
             else:
                 self.batches_seen[row] += 1
-            if self.momentum is None or (self.synchronise and several_processes()):
+            if self.momentum is None or several_processes():
                 y, batch = normalise_together(x, self.weight, self.bias, self.epsilon)
                 seen = self.batches_seen[row].to(mean.dtype)
                 fraction = 1 / seen if self.momentum is None else self.momentum
@@ -226,16 +230,14 @@ def recalibrate(
         )
 
     was_training = {module: module.training for module in model.modules()}
-    settings = [(norm.momentum, norm.synchronise) for norm in norms]
-    momenta = [norm.momentum for norm in others]
     measured = [*norms, *others]
+    momenta = [norm.momentum for norm in measured]
     before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in measured]
     passes = 0
     try:
         model.eval()
         for norm in norms:
             nn.Module.train(norm)
-            norm.synchronise = False
             norm.batches_seen[[mode - 1 for mode in modes]] = 0
         for other in others:
             nn.Module.train(other)
@@ -246,16 +248,15 @@ def recalibrate(
                     norm.momentum = 1 / count  # so that all batches weigh the same in the end
                 for other in others:
                     other.momentum = 1 / passes
-                model(inputs[: len(inputs) // mode * mode], active_streams=mode)
+                with own_statistics():
+                    model(inputs[: len(inputs) // mode * mode], active_streams=mode)
     except BaseException:
         for one, buffers in zip(measured, before, strict=True):
             one.load_state_dict(buffers, strict=False)
         raise
     finally:
-        for norm, (momentum, synchronise) in zip(norms, settings, strict=True):
-            norm.momentum, norm.synchronise = momentum, synchronise
-        for other, momentum in zip(others, momenta, strict=True):
-            other.momentum = momentum
+        for one, momentum in zip(measured, momenta, strict=True):
+            one.momentum = momentum
         for module, flag in was_training.items():
             module.training = flag
         for norm in norms:

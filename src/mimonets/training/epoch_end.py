@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+import torch
 from torch import nn
 
 from mimonets.data.interface import Batches
@@ -74,18 +75,21 @@ def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None
     trained = set(config.mode_shares(streams)) - set(untrained_modes(state.model))
     trained = set() if mixed else trained
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]
-    count, device = config.recalibrate_batches, state.fabric.device
-    if not missing or not count:
+    processes, device = state.fabric.world_size, state.fabric.device
+    wanted = config.recalibrate_batches * processes
+    if not missing or not wanted:
         return
-    some = islice(batches.epoch(0), count)
     # One spoilt batch, which the filter skipped in training, would spoil the statistics.
-    sound = [images.to(device) for images, *_ in some if images.isfinite().all()]
-    sound = [images for images in sound if len(images) >= max(missing)]
-    if not sound:
+    some = [images for images, *_ in islice(batches.epoch(0), wanted)]
+    sound = [images.to(device) for images in some if images.isfinite().all()]
+    # The inputs of all processes together, as in a step: one process alone would measure the same.
+    steps = [torch.cat(sound[n : n + processes]) for n in range(0, len(sound), processes)]
+    steps = [images for images in steps if len(images) >= max(missing)]
+    if not steps:
         return
     points = operating_points(state.model) if mixed else ()
     for network in dict.fromkeys(fixed_at(state.model, point) for point in points) or [state.model]:
-        recalibrate(network, sound, missing, shared=mixed)
+        recalibrate(network, steps, missing, shared=mixed)
 
 
 def finish(state: TrainState, batches: Batches, run: RunFolder, history: list[Row]) -> TrainResult:

@@ -64,7 +64,6 @@ def train(
     check_fit(model, train_batches, config, validation)
     fabric = launch_fabric(config, model)
     batches = shard(train_batches, fabric.global_rank, fabric.world_size)
-    same_batches = shard(train_batches, 0, fabric.world_size)  # on every process
     run = RunFolder(run_dir, writes=fabric.is_global_zero)
     with closing(run), training_setup(model, config, fabric.device), listening_for_stop() as stop:
         with fabric.rank_zero_first():
@@ -101,7 +100,7 @@ def train(
                 row = end_epoch(state, epoch)
                 due = config.evaluate_every and (epoch + 1) % config.evaluate_every == 0
                 if validation is not None and (due or state.step == state.total_steps):
-                    row["validation"] = validate(state, validation, same_batches, run)
+                    row["validation"] = validate(state, validation, train_batches, run)
                 run.log(row)
                 history.append(row)
                 bar.end_epoch(row)
@@ -112,7 +111,7 @@ def train(
                 if stop and state.step < state.total_steps:
                     raise TrainingInterrupted(state.step, state.total_steps, str(run.folder))
 
-        result = finish(state, same_batches, run, history)
+        result = finish(state, train_batches, run, history)
         fabric.barrier()
     return result
 
