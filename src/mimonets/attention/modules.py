@@ -14,22 +14,14 @@ from mimonets.attention.solo import exact_solo, favor_solo
 
 
 class Attention(Protocol):
-    """Anything that mixes values: (..., h, t, d) three times, and a mask of real tokens."""
+    """Anything that mixes values: (..., h, t, d) three times, and a mask of real tokens.
+
+    A warm-up of the models that use it is a method of its name, called alike: ``exact`` attends
+    with a softmax, ``solo`` through features, both in every stream as if the others were empty.
+    """
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Attend."""
-        ...
-
-
-class FeatureAttention(Attention, Protocol):
-    """An attention through features that can also run in the simpler ways of the warm-ups."""
-
-    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend with a softmax, in every stream as if the others were empty."""
-        ...
-
-    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend through features, in every stream as if the others were empty."""
         ...
 
 
@@ -61,8 +53,6 @@ class LinearAttention(nn.Module):
         """Attend within each sequence; mask: (b, t)."""
         options: dict[str, Any] = {"causal": self.causal, "chunk_size": self.chunk_size}
         return linear_attention(q, k, v, self.feature_map, mask=mask, **options)
-
-    solo = forward  # there is only one stream
 
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with the softmax that the features approximate."""
