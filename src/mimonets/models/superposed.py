@@ -18,7 +18,7 @@ from mimonets._messages import first_line
 from mimonets.bindings import BINDINGS, Binding
 from mimonets.bindings.insertion import BindAfter
 from mimonets.layers import StreamBatchNorm, running
-from mimonets.models.base import OnHub
+from mimonets.models.base import OnHub, calls_of
 from mimonets.models.builders import build
 from mimonets.models.probe import find_module, probe, replace_module
 from mimonets.models.surgery import (
@@ -76,18 +76,13 @@ class Superposed(nn.Module, OnHub):
     def title(self) -> str:
         """Name it in tables and plots."""
         inner = getattr(self.network, "title", type(self.network).__name__)
-        return str(inner) if self.is_plain else f"{inner} (superposed, N={self.num_streams})"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing is bound: the network as it was, one input per pass."""
-        return self.config.is_plain
+        return str(inner) if self.config.is_plain else f"{inner} (superposed, N={self.num_streams})"
 
     @property
     def summary(self) -> str:
         """Say in a sentence or two where inputs share a pass, for its model card."""
         config = self.config
-        if self.is_plain:
+        if config.is_plain:
             return ""
         return (
             f"A network that takes up to {self.num_streams} inputs in one pass. Between "
@@ -98,19 +93,15 @@ class Superposed(nn.Module, OnHub):
     @property
     def usage(self) -> str:
         """Say in Python how a saved network of this kind is loaded, for its model card."""
-        builder = self.config.builder
-        class_name = type(self.network).__name__
-        lines = ["from mimonets.models import Superposed"]
-        if builder:
-            lines += [f"import ...  # your module with @mimonets.register_builder({builder!r})"]
-            lines += ['model = Superposed.from_pretrained("FOLDER")']
+        load = ["from mimonets.models import Superposed"]
+        if name := self.config.builder:
+            load += [f"import ...  # your module with @mimonets.register_builder({name!r})"]
+            load += ['model = Superposed.from_pretrained("FOLDER")']
         else:
-            lines += [f"network = {class_name}(...)  # as it was before mimonets.superpose"]
-            lines += ['model = Superposed.from_pretrained("FOLDER", network=network)']
-        if self.is_plain:
-            return "\n".join([*lines, "answers = model(inputs)"])
-        lines += [f"answers = model(inputs)  # {self.num_streams} inputs per pass"]
-        return "\n".join([*lines, "answers = model(inputs, active_streams=1)  # one by one"])
+            name = type(self.network).__name__
+            load += [f"network = {name}(...)  # as it was before mimonets.superpose"]
+            load += ['model = Superposed.from_pretrained("FOLDER", network=network)']
+        return "\n".join([*load, *calls_of(self)])
 
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
@@ -194,7 +185,7 @@ class Superposed(nn.Module, OnHub):
         name = ".".join(word for word in words[1:] if word != "module")
         while name and name not in self._parts:
             name = name.rpartition(".")[0]
-        return self._parts.get(name, "network" if self.is_plain else "head")
+        return self._parts.get(name, "network" if self.config.is_plain else "head")
 
     def stream_key_penalty(self) -> Tensor:
         """How far the stream keys are from orthonormal, unweighted."""
