@@ -93,14 +93,9 @@ class BundledFavorS(nn.Module):
 
 
 class FavorS(BundledFavorS):
-    """FAVOR+S on a grid of streams, (g, m, n, h, t, d), with keys of its own.
+    """FAVOR+S on a grid of streams, (g, m, n, h, t, d), with arguments as :func:`favor_s`.
 
-    Args:
-        stream_keys: bipolar, (m, n, d) or (m, n, h, d); frozen, and saved with the model.
-        feature_map: phi.
-        normalise: "stream" unbinds the answers, "joint" leaves them superposed over m.
-        causal: attend to earlier tokens only.
-        damping: see :func:`favor_s`.
+    Its stream keys are frozen, and saved with the model.
     """
 
     stream_keys: Tensor

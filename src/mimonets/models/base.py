@@ -210,8 +210,12 @@ class Model(nn.Module, OnHub):
         return stream_points(self.num_streams) if points is None else points
 
     def example_inputs(self, batch_size: int) -> Tensor:
-        """Make random inputs of the shape this model is made for."""
-        raise NotImplementedError
+        """Make random inputs of the shape this model is made for: images, or token ids."""
+        spec = self.default_input_spec()
+        shape = (batch_size, *spec.shape)
+        if spec.vocab_size is None:
+            return torch.randn(shape)
+        return torch.randint(spec.vocab_size, shape)
 
     def default_input_spec(self) -> InputSpec:
         """Describe the inputs as far as the config knows them: their shape."""
@@ -233,11 +237,6 @@ class Model(nn.Module, OnHub):
 
 class ImageModel(Model):
     """A model that takes images (b, c, h, w)."""
-
-    def example_inputs(self, batch_size: int) -> Tensor:
-        """Make random images (b, c, h, w) of the size in the config."""
-        size = self.config.image_size
-        return torch.randn(batch_size, self.config.in_channels, size, size)
 
     def default_input_spec(self) -> InputSpec:
         """Describe the images by the size in the config."""

@@ -104,17 +104,18 @@ class SuperposedMLPBlock(Block):
 
     def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
-        normed, keys = self.norm1(x), self.keys_of(x)
-        if warm_up is not None:  # bind x and run the MLP once per stream
-            attended = self.attend_alone(normed, mask, warm_up)
+        keys = self.keys_of(x)
+        attended = self.attend(*self.sources(self.norm1(x), mask, warm_up), mask, warm_up)
+        if warm_up is not None:  # the MLP runs once per stream
             return self.feed_forward(x * keys + attended) * keys
         bundle = self.bundle(x, mask, dim=1)  # g n t e
-        return self.feed_forward(bundle + self.attend_streams(normed, mask)).unsqueeze(1) * keys
+        return self.feed_forward(bundle + attended).unsqueeze(1) * keys
 
     def forward_factored(self, x: Tensor | FactoredStreams, mask: Tensor | None) -> FactoredStreams:
         """Do what ``forward`` does, without writing the streams down; inference only."""
         if isinstance(x, Tensor):
-            bundle, attended = self.bundle(x, mask, dim=1), self.attend_streams(self.norm1(x), mask)
+            bundle = self.bundle(x, mask, dim=1)
+            attended = self.attend(*self.sources(self.norm1(x), mask), mask)
             keys = self.keys_of(x).squeeze(-2)
         else:
             m, n = x.keys.shape[:2]
@@ -123,13 +124,11 @@ class SuperposedMLPBlock(Block):
             attended = self.attend_factored(x.normed(self.norm1, mask), mask, keys)
         return FactoredStreams(self.feed_forward(bundle + attended), keys)
 
-    def attend_alone(self, normed: Tensor, mask: Tensor | None, warm_up: str) -> Tensor:
-        """Attend in every stream as if the others were empty: (g, m, n, t, e)."""
-        return self.attend(normed, normed, mask, warm_up)
-
-    def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend to streams that are written down: (g, m, n, t, e) -> (g, n, t, e)."""
-        return self.attend(normed, normed, mask)
+    def sources(
+        self, normed: Tensor, mask: Tensor | None, warm_up: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give what queries, and what keys and values are projected from: (g, m, n, t, e)."""
+        return normed, normed
 
     def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Attend to streams of which only the norms are known: (g, n, t, e)."""
@@ -178,14 +177,14 @@ class FullySuperposedBlock(SuperposedMLPBlock):
     The attention passed in must take bundled q (g, n, ...) and k, v (g, m, ...).
     """
 
-    def attend_alone(self, normed: Tensor, mask: Tensor | None, warm_up: str) -> Tensor:
-        """Bind, project and attend in every stream alone: (g, m, n, t, e)."""
-        return super().attend_alone(normed * self.keys_of(normed), mask, warm_up)
-
-    def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
-        """Bundle, project and attend: (g, m, n, t, e) -> (g, n, t, e)."""
-        over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
-        return self.attend(over_m, over_n, mask)
+    def sources(
+        self, normed: Tensor, mask: Tensor | None, warm_up: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Bundle over m, (g, n, t, e), and over n, (g, m, t, e); in a warm-up only bind."""
+        if warm_up is None:
+            return self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
+        bound = normed * self.keys_of(normed)
+        return bound, bound
 
     def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Bundle norms, project and attend: (g, n, t, e)."""

@@ -35,13 +35,6 @@ class Probe:
     output: Any = None
     error: Exception | None = None
 
-    def order(self) -> dict[str, int]:
-        """Give every module's place in the order of first turns."""
-        places: dict[str, int] = {}
-        for visit in self.visits:
-            places.setdefault(visit.name, len(places))
-        return places
-
 
 def find_module(network: nn.Module, name: str, argument: str) -> nn.Module:
     """Get a module by its dotted name, or say which name was probably meant."""

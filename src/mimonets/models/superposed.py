@@ -6,8 +6,6 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 """
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -146,8 +144,9 @@ class Superposed(nn.Module, OnHub):
 
     def _with_mask(self, options: dict[str, Any]) -> dict[str, Any]:
         """Pass ``mask=``, as training and engines call it, by the name that the network has."""
-        if options.get("mask") is None:
-            return {key: value for key, value in options.items() if key != "mask"}
+        mask = options.pop("mask", None)
+        if mask is None:
+            return options
         known = inspect.signature(self.network.forward).parameters
         name = next((name for name in MASKS if name in known), None)
         if name is None:
@@ -155,7 +154,7 @@ class Superposed(nn.Module, OnHub):
                 f"{type(self.network).__name__} takes no mask: its forward has no argument "
                 f"{' or '.join(MASKS)}."
             )
-        return {name if key == "mask" else key: value for key, value in options.items()}
+        return {**options, name: mask}
 
     @property
     def takes_mask(self) -> bool:
@@ -263,8 +262,8 @@ def superpose(
     if config.is_plain:
         return Superposed(network, config, {}, inputs[:1])
     parts = parts_of(network, plain, config)
-    known = set(network.modules())
-    with undone_if_refused(network):
+    before = {module: dict(module._modules) for module in network.modules()}
+    try:
         insert(network, config, inputs, generator)
         for name in [name for name, part in parts.items() if part == "trunk"]:
             module = dict(network.named_modules()).get(name)
@@ -272,22 +271,14 @@ def superpose(
                 replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
         model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
         for module in model.modules():
-            if module not in known and not isinstance(module, StreamBatchNorm):
+            if module not in before and not isinstance(module, StreamBatchNorm):
                 module.training = network.training
         check_boundary(model, inputs)
-    return model
-
-
-@contextmanager
-def undone_if_refused(network: nn.Module) -> Iterator[None]:
-    """Put all modules back to where they were if what is done inside fails."""
-    before = {module: dict(module._modules) for module in network.modules()}
-    try:
-        yield
-    except Exception:
+    except Exception:  # refused: put all modules back to where they were
         for module, children in before.items():
             module._modules.update(children)
         raise
+    return model
 
 
 def joined(*three: nn.Module) -> nn.Sequential:

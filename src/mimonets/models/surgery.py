@@ -131,7 +131,8 @@ def probe_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
 
 def parts_of(network: nn.Module, record: Probe, config: SuperposedConfig) -> dict[str, str]:
     """Tell which modules run before the binding, in superposition, and after it."""
-    order = record.order()
+    turns = [visit.name for visit in record.visits]
+    order = {name: place for place, name in enumerate(dict.fromkeys(turns))}  # of first turns
     for argument in ("bind_after", "unbind_before"):
         name = getattr(config, argument)
         if name not in order:
@@ -139,11 +140,10 @@ def parts_of(network: nn.Module, record: Probe, config: SuperposedConfig) -> dic
                 f"{argument}={name!r} is never called as a module when the network runs: name one "
                 f"that is."
             )
-        times = sum(visit.name == name for visit in record.visits)
-        if times > 1:
+        if turns.count(name) > 1:
             raise ValueError(
-                f"{argument}={name!r} runs {times} times in a pass, and inputs are joined and "
-                f"taken apart once: name a module that runs once."
+                f"{argument}={name!r} runs {turns.count(name)} times in a pass, and inputs are "
+                f"joined and taken apart once: name a module that runs once."
             )
     start, end = order[config.bind_after], order[config.unbind_before]
     if end <= start or config.unbind_before.startswith(config.bind_after + "."):
