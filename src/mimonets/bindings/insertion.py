@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.bindings.binding import Binding
-from mimonets.bindings.keys import START_NOISE
 from mimonets.layers.mode import running_mode
 from mimonets.layers.unbinding import StreamUnbinding
 from mimonets.vsa import average_copies
@@ -176,10 +175,3 @@ class ClassifierPerStream(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Classify (g, d) -> (b, classes)."""
         return self.unbinding(x, running_mode(self.unbinding.num_streams)).flatten(0, 1)
-
-
-def start_as_identity(unbinding: StreamUnbinding) -> None:
-    """Let every stream start by reading the superposition as it is, with a little noise."""
-    with torch.no_grad():
-        size = unbinding.weight.shape[-1]
-        unbinding.weight.mul_(START_NOISE).add_(torch.eye(size).to(unbinding.weight))

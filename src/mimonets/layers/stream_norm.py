@@ -238,12 +238,11 @@ def recalibrate(
     passes = 0
     try:
         model.eval()
+        for one in measured:
+            nn.Module.train(one)
         for norm in norms:
-            nn.Module.train(norm)
             norm.synchronise = False
             norm.batches_seen[[mode - 1 for mode in modes]] = 0
-        for other in others:
-            nn.Module.train(other)
         for mode in modes:
             for count, inputs in enumerate(batches, start=1):
                 passes += 1

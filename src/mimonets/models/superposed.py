@@ -6,6 +6,7 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 """
 
 import inspect
+from collections import OrderedDict
 from typing import Any, ClassVar
 
 import torch
@@ -51,6 +52,7 @@ class Superposed(nn.Module, OnHub):
         super().__init__()
         self.network = network
         self.config = config
+        self.num_streams = config.num_streams  # how many inputs can share a pass
         self.input_spec: InputSpec | None = None
         self._parts = parts  # module -> stem, trunk or head
         self._example = example.detach().cpu()  # inputs to make others like
@@ -64,11 +66,6 @@ class Superposed(nn.Module, OnHub):
         if config.get("binding") == "tiles":  # had no effect there, and is refused today
             config.pop("trainable_keys", None)
         return config
-
-    @property
-    def num_streams(self) -> int:
-        """How many inputs can share a pass."""
-        return self.config.num_streams
 
     @property
     def title(self) -> str:
@@ -294,7 +291,4 @@ def joined(*three: nn.Module) -> nn.Sequential:
         raise ValueError(
             f"Parts of a network are three modules, (stem, trunk, head), not ({found})."
         )
-    network = nn.Sequential()
-    for name, part in zip(("stem", "trunk", "head"), three, strict=True):
-        network.add_module(name, part)
-    return network
+    return nn.Sequential(OrderedDict(zip(("stem", "trunk", "head"), three, strict=True)))

@@ -28,8 +28,8 @@ from mimonets.bindings.insertion import (
     UnbindBefore,
     feature_axis,
     features_in,
-    start_as_identity,
 )
+from mimonets.bindings.keys import START_NOISE
 from mimonets.layers import StreamUnbinding
 from mimonets.models.builders import builder_problems
 from mimonets.models.probe import Probe, Visit, find_module, probe, replace_module
@@ -198,14 +198,13 @@ def insert(
             )
         reader = ClassifierPerStream(unbound, config.num_streams).to(**options)
     else:
+        features = leaving.shape[feature_axis(leaving)]
         unbinding = StreamUnbinding(
-            leaving.shape[feature_axis(leaving)],
-            config.num_streams,
-            relu=config.unbinding_relu,
-            generator=generator,
+            features, config.num_streams, relu=config.unbinding_relu, generator=generator
         ).to(**options)
-        if config.identity_start:
-            start_as_identity(unbinding)
+        if config.identity_start:  # every stream reads the superposition as it is, with some noise
+            weight = unbinding.weight.data
+            weight.mul_(START_NOISE).add_(torch.eye(features).to(weight))
         reader = UnbindBefore(unbound, unbinding)
     replace_module(network, config.unbind_before, reader)
 
