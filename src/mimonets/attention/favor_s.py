@@ -82,20 +82,15 @@ def favor_s(
     stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
     check_tokens(q, chunk_size)
     with without_autocast(v):
-        keys, damped = _binding_keys(stream_keys, v, damping)
-        mixture, normaliser = attend(
-            bundle(q, damped, mask, over="m"),
-            bundle(k, damped, mask, over="n"),
-            bundle(v, keys, mask, over="n"),
+        bundles, keys = _bundles(q, k, v, stream_keys, mask, damping)
+        sums = attend(
+            *bundles,
             feature_map,
-            mask=_weights(mask),
+            mask=weights(mask),
             joint=normalise == "joint",
             chunk_size=chunk_size if causal else None,
         )
-        inverse = reciprocal(normaliser, mixture, feature_map.ceiling)
-        if normalise == "joint":
-            return _normalise(mixture, inverse, mask).to(v.dtype)
-        return separate(mixture, inverse, keys, mask).to(v.dtype)
+        return answers(*sums, feature_map, mask, None if normalise == "joint" else keys).to(v.dtype)
 
 
 def favor_s_bundled(
@@ -116,17 +111,8 @@ def favor_s_bundled(
             \phi(q_i^{(n)})}{\sum_m \sum_j \phi(k_j^{(m)})^T \phi(q_i^{(n)})}
 
     This is :func:`favor_s` with ``normalise="joint"``, minus the binding: q arrives bundled over
-    m, k and v over n, and padded tokens are expected to be in no bundle. Beyond the paper.
-
-    Args:
-        q: (g, n, h, t, d).
-        k: (g, m, h, t, d).
-        v: (g, m, h, t, d).
-        feature_map: phi.
-        mask: (g, m, n, t), True = real token; weighs the normaliser and silences empty places.
-        causal: Sum over j <= i only.
-        damping: Whether to multiply q and k by (M N)^(-1/2), as :func:`favor_s` does.
-        chunk_size: Tokens that causal attention compares directly.
+    m, (g, n, h, t, d), k and v over n, (g, m, h, t, d), and padded tokens are expected to be in no
+    bundle. The mask weighs the normaliser and silences empty places. Beyond the paper.
 
     Returns:
         (g, n, h, t, d), superposed over m.
@@ -144,17 +130,16 @@ def favor_s_bundled(
         q, k, v_heads = (x.to(accumulation_dtype(v)).transpose(1, 2) for x in (q, k, v))
         if mask is not None:  # nothing is mixed from places where all streams are padded
             v_heads = v_heads * mask.any(dim=2)[:, None, :, :, None]
-        mixture, normaliser = attend(
+        sums = attend(
             q * scale,
             k * scale,
             v_heads,
             feature_map,
-            mask=_weights(mask),
+            mask=weights(mask),
             joint=True,
             chunk_size=chunk_size if causal else None,
         )
-        inverse = reciprocal(normaliser, mixture, feature_map.ceiling)
-        return _normalise(mixture, inverse, mask).to(v.dtype)
+        return answers(*sums, feature_map, mask).to(v.dtype)
 
 
 def favor_s_step(
@@ -181,27 +166,24 @@ def favor_s_step(
     stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
     check_tokens(q)
     with without_autocast(v):
-        keys, damped = _binding_keys(stream_keys, v, damping)
+        bundles, keys = _bundles(q, k, v, stream_keys, mask, damping)
+        joint = normalise == "joint"
         mixture, normaliser, after = advance(
-            bundle(q, damped, mask, over="m"),
-            bundle(k, damped, mask, over="n"),
-            bundle(v, keys, mask, over="n"),
-            feature_map,
-            state,
-            mask=_weights(mask),
-            joint=normalise == "joint",
+            *bundles, feature_map, state, mask=weights(mask), joint=joint
         )
         assert after is not None
-        inverse = reciprocal(normaliser, mixture, feature_map.ceiling)
-        if normalise == "joint":
-            return _normalise(mixture, inverse, mask).to(v.dtype), after
-        return separate(mixture, inverse, keys, mask).to(v.dtype), after
+        unbind = None if joint else keys
+        return answers(mixture, normaliser, feature_map, mask, unbind).to(v.dtype), after
 
 
-def _binding_keys(stream_keys: Tensor, v: Tensor, damping: bool) -> tuple[Tensor, Tensor]:
-    """Give the keys of values, (m, n, h, 1, d), and those of q and k, which take the damping."""
+def _bundles(
+    q: Tensor, k: Tensor, v: Tensor, stream_keys: Tensor, mask: Tensor | None, damping: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Bind and bundle q over m, k and v over n; beside them the keys of v, (m, n, h, 1, d)."""
     keys = stream_keys.to(accumulation_dtype(v)).unsqueeze(-2)
-    return keys, keys * (keys.shape[0] * keys.shape[1]) ** -0.5 if damping else keys
+    damped = keys * (keys.shape[0] * keys.shape[1]) ** -0.5 if damping else keys
+    bound = bundle(q, damped, mask, over="m"), bundle(k, damped, mask, over="n")
+    return (*bound, bundle(v, keys, mask, over="n")), keys
 
 
 def bundle(x: Tensor, keys: Tensor, mask: Tensor | None, over: Literal["m", "n"]) -> Tensor:
@@ -220,8 +202,23 @@ def bundle(x: Tensor, keys: Tensor, mask: Tensor | None, over: Literal["m", "n"]
     return total.transpose(1, 2)
 
 
-def separate(mixture: Tensor, inverse: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
-    """Normalise and unbind every stream: mixture (g, h, n, t, d), inverse (g, h, m, n, t)."""
+def answers(
+    mixture: Tensor,
+    normaliser: Tensor,
+    feature_map: FeatureMap,
+    mask: Tensor | None,
+    keys: Tensor | None = None,
+) -> Tensor:
+    """Normalise (g, h, n, t, d) jointly over m: (g, n, h, t, d), zero where all m are padded.
+
+    With ``keys`` normalise and unbind every stream: (g, m, n, h, t, d), zero where it is padded.
+    """
+    inverse = reciprocal(normaliser, mixture, feature_map.ceiling)  # g h m n t
+    if keys is None:
+        inverse = inverse.squeeze(2)  # g h n t
+        if mask is not None:
+            inverse = inverse * mask.any(dim=1).unsqueeze(1)
+        return (mixture * inverse.unsqueeze(-1)).transpose(1, 2)
     inverse = inverse.permute(0, 2, 3, 1, 4)  # g m n h t
     if mask is not None:
         inverse = inverse * mask.unsqueeze(3)
@@ -229,16 +226,9 @@ def separate(mixture: Tensor, inverse: Tensor, keys: Tensor, mask: Tensor | None
     return unbound.mul_(inverse.unsqueeze(-1))
 
 
-def _normalise(mixture: Tensor, inverse: Tensor, mask: Tensor | None) -> Tensor:
-    """Normalise jointly over m: (g, h, n, t, d) -> (g, n, h, t, d), zero if all m are padded."""
-    inverse = inverse.squeeze(2)  # g h n t
-    if mask is not None:
-        inverse = inverse * mask.any(dim=1).unsqueeze(1)
-    return (mixture * inverse.unsqueeze(-1)).transpose(1, 2)
-
-
-def _weights(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask.unsqueeze(1)  # g 1 m n t
+def weights(mask: Tensor | None) -> Tensor | None:
+    """Give a mask (g, m, n, t) the axis of heads."""
+    return None if mask is None else mask.unsqueeze(1)
 
 
 def check_streams(

@@ -6,13 +6,13 @@ The one-stream baseline of FAVOR+S, in time and memory proportional to the numbe
 from torch import Tensor
 
 from mimonets.attention.checks import check_heads, check_tokens
+from mimonets.attention.favor_s import answers, weights
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.sums import (
     AttentionState,
     accumulation_dtype,
     advance,
     attend,
-    reciprocal,
     without_autocast,
 )
 
@@ -56,16 +56,10 @@ def linear_attention(
     check_heads(q, k, v, mask, "linear")
     check_tokens(q, chunk_size)
     with without_autocast(v):
-        mixture, normaliser = attend(
-            _as_grid(q, mask),
-            _as_grid(k, mask),
-            _as_grid(v, mask),
-            feature_map,
-            mask=_weights(mask),
-            joint=True,
-            chunk_size=chunk_size if causal else None,
-        )
-        return _normalise(mixture, normaliser, mask, feature_map.ceiling).to(v.dtype)
+        grid, mask = _as_grid(q, k, v, mask)
+        chunks = chunk_size if causal else None
+        sums = attend(*grid, feature_map, mask=weights(mask), joint=True, chunk_size=chunks)
+        return answers(*sums, feature_map, mask).squeeze(1).to(v.dtype)
 
 
 def linear_attention_step(
@@ -89,31 +83,21 @@ def linear_attention_step(
     check_heads(q, k, v, mask, "linear")
     check_tokens(q)
     with without_autocast(v):
+        grid, mask = _as_grid(q, k, v, mask)
         mixture, normaliser, after = advance(
-            _as_grid(q, mask),
-            _as_grid(k, mask),
-            _as_grid(v, mask),
-            feature_map,
-            state,
-            mask=_weights(mask),
-            joint=True,
+            *grid, feature_map, state, mask=weights(mask), joint=True
         )
         assert after is not None
-        return _normalise(mixture, normaliser, mask, feature_map.ceiling).to(v.dtype), after
+        return answers(mixture, normaliser, feature_map, mask).squeeze(1).to(v.dtype), after
 
 
-def _as_grid(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Take the tokens of one stream as those of a 1 x 1 grid, with nothing in their padding."""
-    x = x.unsqueeze(2).to(accumulation_dtype(x))  # b h 1 t d
-    return x if mask is None else x.masked_fill(~mask[:, None, None, :, None], 0.0)
-
-
-def _weights(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else mask[:, None, None, None, :]  # b 1 m n t
-
-
-def _normalise(mixture: Tensor, normaliser: Tensor, mask: Tensor | None, ceiling: float) -> Tensor:
-    inverse = reciprocal(normaliser, mixture, ceiling).squeeze(-3)  # b h 1 t
-    if mask is not None:
-        inverse = inverse * mask[:, None, None, :]
-    return (mixture * inverse.unsqueeze(-1)).squeeze(-3)
+def _as_grid(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """Take one stream as a grid of 1 x 1, with nothing in the padding: (b, h, 1, t, d)."""
+    q, k, v = (x.unsqueeze(2).to(accumulation_dtype(x)) for x in (q, k, v))
+    if mask is None:
+        return (q, k, v), None
+    padded = ~mask[:, None, None, :, None]
+    q, k, v = (x.masked_fill(padded, 0.0) for x in (q, k, v))
+    return (q, k, v), mask[:, None, None]

@@ -14,22 +14,14 @@ from mimonets.attention.solo import exact_solo, favor_solo
 
 
 class Attention(Protocol):
-    """Anything that mixes values: (..., h, t, d) three times, and a mask of real tokens."""
+    """Anything that mixes values: (..., h, t, d) three times, and a mask of real tokens.
+
+    A warm-up of the models that use it is a method of its name, called alike: ``exact`` attends
+    with a softmax, ``solo`` through features, both in every stream as if the others were empty.
+    """
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Attend."""
-        ...
-
-
-class FeatureAttention(Attention, Protocol):
-    """An attention through features that can also run in the simpler ways of the warm-ups."""
-
-    def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend with a softmax, in every stream as if the others were empty."""
-        ...
-
-    def solo(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend through features, in every stream as if the others were empty."""
         ...
 
 
@@ -62,8 +54,6 @@ class LinearAttention(nn.Module):
         options: dict[str, Any] = {"causal": self.causal, "chunk_size": self.chunk_size}
         return linear_attention(q, k, v, self.feature_map, mask=mask, **options)
 
-    solo = forward  # there is only one stream
-
     def exact(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend with the softmax that the features approximate."""
         return softmax_attention(q, k, v, mask=mask, causal=self.causal)
@@ -80,12 +70,7 @@ class BundledFavorS(nn.Module):
         super().__init__()
         self.feature_map = feature_map
         self.causal = causal
-        self.damping = damping
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What all functions take."""
-        return {"causal": self.causal, "damping": self.damping}
+        self.options: dict[str, Any] = {"causal": causal, "damping": damping}
 
     def bundled(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend jointly; q: (g, n, h, t, d), k and v: (g, m, h, t, d), mask: (g, m, n, t)."""
@@ -108,14 +93,9 @@ class BundledFavorS(nn.Module):
 
 
 class FavorS(BundledFavorS):
-    """FAVOR+S on a grid of streams, (g, m, n, h, t, d), with keys of its own.
+    """FAVOR+S on a grid of streams, (g, m, n, h, t, d), with arguments as :func:`favor_s`.
 
-    Args:
-        stream_keys: bipolar, (m, n, d) or (m, n, h, d); frozen, and saved with the model.
-        feature_map: phi.
-        normalise: "stream" unbinds the answers, "joint" leaves them superposed over m.
-        causal: attend to earlier tokens only.
-        damping: see :func:`favor_s`.
+    Its stream keys are frozen, and saved with the model.
     """
 
     stream_keys: Tensor

@@ -27,13 +27,8 @@ def softmax_attention(
     A padded token changes nothing, wherever it stands, and its own answer is zero; so is that of
     every token of a sequence of padding only.
 
-    Args:
-        q: (b, h, t, d).
-        k: (b, h, t, d).
-        v: (b, h, t, d), or another size in place of d.
-        mask: (b, t), True = real token.
-        causal: Sum over j <= i only.
-        dropout: Probability with which a weight becomes 0; the others grow to make up for it.
+    Arguments are those of :func:`linear_attention`, and ``dropout``: the probability with which a
+    weight becomes 0; the others grow to make up for it.
 
     >>> v = torch.tensor([[[[2.0], [4.0]]]])
     >>> softmax_attention(torch.zeros(1, 1, 2, 1), torch.ones(1, 1, 2, 1), v, causal=True).flatten()

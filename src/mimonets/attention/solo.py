@@ -38,17 +38,8 @@ def favor_solo(
     **Damping.** q and k keep the factor (M N)^(-1/2) of the superposition. The weights that a
     stream's own queries and keys ask for are then the same before and after the others join in.
 
-    Args:
-        q: (g, m, n, h, t, d), as for :func:`favor_s`.
-        k: (g, m, n, h, t, d).
-        v: (g, m, n, h, t, d).
-        stream_keys: a, bipolar, (m, n, d) or (m, n, h, d), or of a larger grid.
-        feature_map: phi.
-        mask: (g, m, n, t), True = real token.
-        causal: Sum over j <= i only.
-        normalise: ``"stream"`` gives o; ``"joint"`` gives S, which is still bound.
-        damping: Whether to multiply q and k by (M N)^(-1/2).
-        chunk_size: See :func:`linear_attention`.
+    Arguments are those of :func:`favor_s`; ``normalise="stream"`` gives o, ``"joint"`` gives S,
+    which is still bound.
 
     Returns:
         (g, m, n, h, t, d), whatever ``normalise`` is: nothing was added up.
@@ -77,12 +68,7 @@ def exact_solo(
     the answer. No damping either: a Transformer with these weights gives the same answers. Without
     damping, :func:`favor_solo` with many :class:`SoftmaxFeatures` comes near to this.
 
-    Args:
-        q: (g, m, n, h, t, d).
-        k: (g, m, n, h, t, d).
-        v: (g, m, n, h, t, d); if it is bound, so is the answer.
-        mask: (g, m, n, t), True = real token.
-        causal: Sum over j <= i only.
+    Arguments are those of :func:`favor_s`. If v is bound, so is the answer.
     """
     return softmax_attention(
         *(x.flatten(0, 2) for x in (q, k, v)),

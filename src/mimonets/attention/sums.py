@@ -67,7 +67,9 @@ def attend(
     masks = [None] * len(keys) if mask is None else split_tokens(mask, size, dim=-1)
     if chunk_size is None:
         for key, value, real in zip(keys, values, masks, strict=True):
-            state = _absorb(key, value, feature_map, state, real, joint)
+            phi_k, peak = _key_features(key, feature_map, state, real)
+            added = _sums(phi_k, value, real, joint, peak)
+            state = added if state is None else _add(_rescale(state, peak), added)
         assert state is not None
         columns = _columns(state)
         for query in queries:
@@ -208,20 +210,6 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
-
-
-def _absorb(
-    k: Tensor,
-    v: Tensor,
-    feature_map: FeatureMap,
-    state: AttentionState | None,
-    mask: Tensor | None,
-    joint: bool,
-) -> AttentionState:
-    """Add these tokens to the state."""
-    phi_k, peak = _key_features(k, feature_map, state, mask)
-    added = _sums(phi_k, v, mask, joint, peak)
-    return added if state is None else _add(_rescale(state, peak), added)
 
 
 def _key_features(

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from mimonets.bindings.binding import Binding
-from mimonets.bindings.keys import START_NOISE
 from mimonets.layers.mode import running_mode
 from mimonets.layers.unbinding import StreamUnbinding
 from mimonets.vsa import average_copies
@@ -55,7 +54,7 @@ class UnbindBefore(nn.Module):
         unbinding: acts on the features at every position.
     """
 
-    def __init__(self, module: nn.Module, unbinding: StreamUnbinding) -> None:
+    def __init__(self, module: nn.Module, unbinding: StreamUnbinding | Binding) -> None:
         super().__init__()
         self.unbinding = unbinding
         self.module = module
@@ -72,24 +71,12 @@ class UnbindBefore(nn.Module):
         return answers.movedim(-1, axis)
 
 
-class SplitBefore(nn.Module):
-    """Split streams that were kept apart, then run a module input by input: g -> b.
+class SplitBefore(UnbindBefore):
+    """The same for streams that were kept apart: ``unbinding`` is the binding that did so."""
 
-    Args:
-        module: the first one that sees every input by itself again.
-        binding: what kept the streams apart.
-    """
+    unbinding: Binding
 
-    def __init__(self, module: nn.Module, binding: Binding) -> None:
-        super().__init__()
-        self.unbinding = binding
-        self.module = module
-
-    def forward(self, x: Any, *inputs: Any, **options: Any) -> Any:
-        """Call the module as it was called before."""
-        return self.module(change_features(x, self.split), *inputs, **options)
-
-    def split(self, x: Tensor) -> Tensor:
+    def unbind(self, x: Tensor) -> Tensor:
         """Take the inputs apart, copies averaged: (g, d, h, w) -> (b, d, h', w')."""
         active = running_mode(self.unbinding.num_streams)
         return average_copies(self.unbinding.split(x, active), active).flatten(0, 1)
@@ -188,10 +175,3 @@ class ClassifierPerStream(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Classify (g, d) -> (b, classes)."""
         return self.unbinding(x, running_mode(self.unbinding.num_streams)).flatten(0, 1)
-
-
-def start_as_identity(unbinding: StreamUnbinding) -> None:
-    """Let every stream start by reading the superposition as it is, with a little noise."""
-    with torch.no_grad():
-        size = unbinding.weight.shape[-1]
-        unbinding.weight.mul_(START_NOISE).add_(torch.eye(size).to(unbinding.weight))

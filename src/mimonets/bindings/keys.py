@@ -94,7 +94,8 @@ class PositionBinding(Binding):
 
     def _keys_as_vectors(self) -> Tensor:
         """Return the keys as vectors whose norm is 1 when binding preserves lengths."""
-        return self.stream_keys
+        # An isometry of d dimensions has Frobenius norm sqrt(d), and d signs have it too.
+        return self.stream_keys.flatten(1) / math.sqrt(self.stream_keys.shape[-1])
 
     def _bundled_keys(self, active: int) -> Tensor:
         """Add up the keys of the streams that carry the same input: (s, ...) -> (a, ...)."""
@@ -126,6 +127,9 @@ class HRRBinding(PositionBinding):
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Write circular convolution as a matrix."""
         return circulant(keys)
+
+    def _keys_as_vectors(self) -> Tensor:
+        return self.stream_keys
 
 
 class MatrixBinding(PositionBinding):
@@ -163,10 +167,6 @@ class MatrixBinding(PositionBinding):
         """Return the keys: they are the matrices."""
         return keys
 
-    def _keys_as_vectors(self) -> Tensor:
-        # An isometry of d dimensions has Frobenius norm sqrt(d).
-        return self.stream_keys.flatten(1) / math.sqrt(self.stream_keys.shape[-1])
-
 
 class HadamardBinding(PositionBinding):
     r"""Bind by the element-wise product with vector keys (s, d), usually signs.
@@ -192,6 +192,3 @@ class HadamardBinding(PositionBinding):
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Write the product with a key as a diagonal matrix."""
         return torch.diag_embed(keys)
-
-    def _keys_as_vectors(self) -> Tensor:
-        return self.stream_keys / math.sqrt(self.stream_keys.shape[-1])

@@ -57,7 +57,8 @@ def binding_problems(config: Any) -> list[str]:
     kind = BINDINGS[name]
     found = []
     for field in fields(config):
-        value, others = getattr(config, field.name), _users_of(field.name)
+        value = getattr(config, field.name)
+        others = [other for other, one in BINDINGS.items() if field.name in one.uses]
         if value != field.default and others and field.name not in kind.uses:
             found.append(
                 f"{field.name}={value!r} is for {_listed(others)}: leave it out with "
@@ -71,10 +72,6 @@ def binding_problems(config: Any) -> list[str]:
             f"{', '.join(kind.key_names)}, or set {_listed(others, ' or ')} with them."
         )
     return found or kind.setting_problems(BindingSettings.of(config))
-
-
-def _users_of(setting: str) -> list[str]:
-    return [name for name, kind in BINDINGS.items() if setting in kind.uses]
 
 
 def _listed(names: list[str], last: str = " and ") -> str:

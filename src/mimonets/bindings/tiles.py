@@ -3,11 +3,7 @@
 A trunk of convolutions does the same at every position, so translations commute with it. Used as
 keys, they let all streams share one function, where ordinary keys make every stream learn its own.
 
-How this relates to batching: a trunk over a canvas of N tiles costs what a batch of N images of a
-tile's size costs, and computes nearly the same. The differences are that neighbours touch, so that
-features near a border mix, and that the canvas has one fixed shape, whatever it carries. Tiles are
-small because the stem strides: what is gained in speed is paid for in resolution, as with any
-network on smaller images. Compare with those first.
+That is close to a batch of small images, at the same cost: ``docs/apart.md`` says what differs.
 """
 
 import math
@@ -133,7 +129,8 @@ class Tiles(Binding):
         x = self.fit(x, rows, columns)
         if x.shape[1] != rows * columns:
             x = x[:, stream_assignment(x.shape[1], rows * columns, x.device)]
-        return lay_tiles(x, rows, columns)
+        x = x.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
+        return x.flatten(4, 5).flatten(2, 3)
 
     def fit(self, x: Tensor, rows: int, columns: int) -> Tensor:
         """Make tiles of maps (g, a, d, h, w): pad them to whole cells."""
@@ -143,7 +140,13 @@ class Tiles(Binding):
     def split(self, maps: Tensor, active_streams: int | None = None) -> Tensor:
         """Cut a canvas into its places: (g, d, r h, c w) -> (g, p, d, h, w)."""
         rows, columns = self.grid(check_active_streams(active_streams, self.num_streams))
-        return cut_tiles(maps, rows, columns, self.advice)
+        if maps.shape[2] % rows or maps.shape[3] % columns:
+            raise ValueError(
+                f"A canvas of {maps.shape[2]}x{maps.shape[3]} positions does not divide into "
+                f"{rows}x{columns} tiles: {self.advice}."
+            )
+        tiles = maps.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
+        return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
     def extra_repr(self) -> str:
         """Show the settings in the module's printed form."""
@@ -221,23 +224,6 @@ class ShrunkTiles(Tiles):
     def extra_repr(self) -> str:
         """Show the number of streams in the module's printed form."""
         return f"{self.num_streams}"
-
-
-def lay_tiles(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Lay maps side by side, row by row: (g, r c, d, h, w) -> (g, d, r h, c w)."""
-    x = x.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
-    return x.flatten(4, 5).flatten(2, 3)
-
-
-def cut_tiles(canvas: Tensor, rows: int, columns: int, advice: str) -> Tensor:
-    """Undo :func:`lay_tiles`; ``advice`` says what to do where the canvas does not divide."""
-    if canvas.shape[2] % rows or canvas.shape[3] % columns:
-        raise ValueError(
-            f"A canvas of {canvas.shape[2]}x{canvas.shape[3]} positions does not divide into "
-            f"{rows}x{columns} tiles: {advice}."
-        )
-    tiles = canvas.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
-    return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
 def make_views(images: Tensor, places: int, kind: ViewName = "copies") -> Tensor:

@@ -83,7 +83,8 @@ def normalise_together(
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     own_var, own_mean = torch.var_mean(wide, dim=axes, correction=0)
     own_count = wide.new_full((1,), wide.numel() // wide.shape[1])
-    rows = from_all_processes(torch.cat([own_mean, own_var, own_count]))  # r (c + c + 1)
+    own = torch.cat([own_mean, own_var, own_count])
+    rows = _FromAll.apply(own) if several_processes() else own.unsqueeze(0)  # r (c + c + 1)
     means, variances, counts = rows.split([len(own_mean), len(own_var), 1], dim=1)
     count = counts.sum()
     mean = (counts * means).sum(dim=0) / count
@@ -105,15 +106,11 @@ def update_statistics(
     running_var.lerp_(unbiased.to(running_var.dtype), fraction)
 
 
-def from_all_processes(row: Tensor) -> Tensor:
-    """Collect one vector per process, (d,) -> (r, d), in a way that gradients find back."""
-    if not several_processes():
-        return row.unsqueeze(0)
-    return _FromAll.apply(row)
-
-
 class _FromAll(torch.autograd.Function):
-    """All rows to all processes: a sum of matrices that are zero outside their own row."""
+    """Collect a vector of each process, (d,) -> (r, d), in a way that gradients find back.
+
+    As a sum of matrices that are zero outside their own row.
+    """
 
     @staticmethod
     def forward(ctx: Any, row: Tensor) -> Tensor:

@@ -210,7 +210,12 @@ def recalibrate(
         The modes that were measured.
     """
     norms = _stream_norms(model)
-    others = _shared_norms(model, norms) if shared else []
+    others = [
+        module
+        for module in model.modules()
+        if shared and isinstance(module, StreamBatchNorm | _BatchNorm)
+        if module not in norms and module.running_mean is not None
+    ]
     if isinstance(active_streams, int):
         active_streams = [active_streams]
     modes = untrained_modes(model) if active_streams is None else sorted(set(active_streams))
@@ -236,11 +241,10 @@ def recalibrate(
     passes = 0
     try:
         model.eval()
+        for one in measured:
+            nn.Module.train(one)
         for norm in norms:
-            nn.Module.train(norm)
             norm.batches_seen[[mode - 1 for mode in modes]] = 0
-        for other in others:
-            nn.Module.train(other)
         for mode in modes:
             for count, inputs in enumerate(batches, start=1):
                 passes += 1
@@ -270,18 +274,6 @@ def _stream_norms(model: nn.Module) -> list[StreamBatchNorm]:
     norms = [module for module in model.modules() if isinstance(module, StreamBatchNorm)]
     most = max((norm.num_streams for norm in norms), default=1)
     return [norm for norm in norms if norm.num_streams == most]
-
-
-def _shared_norms(
-    model: nn.Module, norms: list[StreamBatchNorm]
-) -> "list[_BatchNorm | StreamBatchNorm]":
-    """Find the other layers with running statistics: all modes use the same."""
-    return [
-        module
-        for module in model.modules()
-        if (isinstance(module, StreamBatchNorm) and module not in norms)
-        or (isinstance(module, _BatchNorm) and module.running_mean is not None)
-    ]
 
 
 def _convert(

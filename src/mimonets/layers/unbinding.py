@@ -42,6 +42,7 @@ class StreamUnbinding(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
+        self.num_streams = num_streams
         self.relu = relu
         outputs = features if outputs is None else outputs
         device = None if generator is None else generator.device
@@ -53,11 +54,6 @@ class StreamUnbinding(nn.Module):
             with torch.no_grad():
                 self.weight.mul_(math.sqrt(2 * features / (num_streams * outputs)))
                 self.bias.uniform_(-bound, bound, generator=generator)
-
-    @property
-    def num_streams(self) -> int:
-        """How many streams can be read."""
-        return self.weight.shape[0]
 
     def forward(self, features: Tensor, active_streams: int) -> Tensor:
         """Unbind (g, d) -> (g, a, outputs); with positions (g, ..., d) -> (g, a, ..., outputs)."""

@@ -75,6 +75,16 @@ def name_of(model: object) -> str:
     return str(getattr(model, "title", type(model).__name__))
 
 
+def calls_of(model: MultipleInput) -> list[str]:
+    """Write in Python how a network is called, for its model card."""
+    if model.num_streams == 1:
+        return ["answers = model(inputs)"]
+    return [
+        f"answers = model(inputs)  # {model.num_streams} inputs per pass",
+        "answers = model(inputs, active_streams=1)  # one by one",
+    ]
+
+
 def check_is_tensor(x: object, name: str) -> None:
     """Refuse inputs that are no tensor, such as NumPy arrays, and say how to make one."""
     if not isinstance(x, Tensor):
@@ -84,7 +94,7 @@ def check_is_tensor(x: object, name: str) -> None:
 
 
 def alternatives_of(model: object) -> list[Any]:
-    """List what one would run instead (see :meth:`Model.alternatives`); nothing if unknown."""
+    """List configs of what one would run instead, as ``alternatives()`` does; none if unknown."""
     return list(model.alternatives()) if hasattr(model, "alternatives") else []
 
 
@@ -200,8 +210,12 @@ class Model(nn.Module, OnHub):
         return stream_points(self.num_streams) if points is None else points
 
     def example_inputs(self, batch_size: int) -> Tensor:
-        """Make random inputs of the shape this model is made for."""
-        raise NotImplementedError
+        """Make random inputs of the shape this model is made for: images, or token ids."""
+        spec = self.default_input_spec()
+        shape = (batch_size, *spec.shape)
+        if spec.vocab_size is None:
+            return torch.randn(shape)
+        return torch.randint(spec.vocab_size, shape)
 
     def default_input_spec(self) -> InputSpec:
         """Describe the inputs as far as the config knows them: their shape."""
@@ -217,29 +231,12 @@ class Model(nn.Module, OnHub):
     def usage(self) -> str:
         """Say in Python how a saved model of this kind is loaded, for its model card."""
         name = type(self).__name__
-        lines = [f"from {__name__.rpartition('.')[0]} import {name}"]
-        lines += [f'model = {name}.from_pretrained("FOLDER")', "answers = model(inputs)"]
-        if self.num_streams > 1:
-            lines[-1] += f"  # {self.num_streams} inputs per pass"
-            lines += ["answers = model(inputs, active_streams=1)  # one by one"]
-        return "\n".join(lines)
-
-    def alternatives(self) -> list[Any]:
-        """Configs of what one would run instead: one stream, and no superposition at all."""
-        return []
-
-    def cost_part(self, layer: str) -> str:
-        """Name the part that the cost of a layer is counted under, such as trunk or stem."""
-        return layer.partition(".")[0]
+        load = [f"from mimonets.models import {name}", f'model = {name}.from_pretrained("FOLDER")']
+        return "\n".join([*load, *calls_of(self)])
 
 
 class ImageModel(Model):
     """A model that takes images (b, c, h, w)."""
-
-    def example_inputs(self, batch_size: int) -> Tensor:
-        """Make random images (b, c, h, w) of the size in the config."""
-        size = self.config.image_size
-        return torch.randn(batch_size, self.config.in_channels, size, size)
 
     def default_input_spec(self) -> InputSpec:
         """Describe the images by the size in the config."""

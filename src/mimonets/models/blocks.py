@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from mimonets.attention.modules import Attention, FavorS, FeatureAttention
+from mimonets.attention.modules import Attention, FavorS
 from mimonets.models.factored_streams import FactoredStreams, Normed
 from mimonets.models.sequence import TransformerConfig, start_as_gpt2
 
@@ -61,13 +61,9 @@ class Block(nn.Module):
         """Project, attend and join the heads: (..., t, e) -> (..., t, e)."""
         q = self.split_heads(self.to_q(for_q))
         k, v = (self.split_heads(x) for x in self.to_kv(for_kv).chunk(2, dim=-1))
-        attention = self.attention if warm_up is None else self._attention_of(warm_up)
+        attention = self.attention if warm_up is None else getattr(self.attention, warm_up)
         answers = attention(q, k, v, mask)  # ... h t d
         return self.dropout(self.out(answers.transpose(-3, -2).flatten(-2)))
-
-    def _attention_of(self, warm_up: str) -> Attention:
-        attention = cast(FeatureAttention, self.attention)
-        return attention.exact if warm_up == "exact" else attention.solo
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the MLP around its skip connection."""
@@ -108,16 +104,18 @@ class SuperposedMLPBlock(Block):
 
     def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
         """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
-        normed = self.norm1(x)
-        if warm_up is not None:
-            return self.retrieve_alone(x, self.attend(normed, normed, mask, warm_up))
-        bundle = self.bundle(x, mask, dim=1)
-        return self.retrieve(bundle, self.attend(normed, normed, mask), x)
+        keys = self.keys_of(x)
+        attended = self.attend(*self.sources(self.norm1(x), mask, warm_up), mask, warm_up)
+        if warm_up is not None:  # the MLP runs once per stream
+            return self.feed_forward(x * keys + attended) * keys
+        bundle = self.bundle(x, mask, dim=1)  # g n t e
+        return self.feed_forward(bundle + attended).unsqueeze(1) * keys
 
     def forward_factored(self, x: Tensor | FactoredStreams, mask: Tensor | None) -> FactoredStreams:
         """Do what ``forward`` does, without writing the streams down; inference only."""
         if isinstance(x, Tensor):
-            bundle, attended = self.bundle(x, mask, dim=1), self.attend_streams(self.norm1(x), mask)
+            bundle = self.bundle(x, mask, dim=1)
+            attended = self.attend(*self.sources(self.norm1(x), mask), mask)
             keys = self.keys_of(x).squeeze(-2)
         else:
             m, n = x.keys.shape[:2]
@@ -126,9 +124,11 @@ class SuperposedMLPBlock(Block):
             attended = self.attend_factored(x.normed(self.norm1, mask), mask, keys)
         return FactoredStreams(self.feed_forward(bundle + attended), keys)
 
-    def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend to streams that are written down: (g, m, n, t, e) -> (g, n, t, e)."""
-        return self.attend(normed, normed, mask)
+    def sources(
+        self, normed: Tensor, mask: Tensor | None, warm_up: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give what queries, and what keys and values are projected from: (g, m, n, t, e)."""
+        return normed, normed
 
     def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Attend to streams of which only the norms are known: (g, n, t, e)."""
@@ -141,16 +141,6 @@ class SuperposedMLPBlock(Block):
         k, v = (self.split_heads(x) for x in kv.transpose(0, 1).chunk(2, dim=-1))
         answers = attention.bundled(q, k, v, mask)
         return self.out(answers.transpose(-3, -2).flatten(-2))
-
-    def retrieve(self, bundle: Tensor, attended: Tensor, x: Tensor) -> Tensor:
-        """Run the MLP once per n and unbind all m: (g, n, t, e) -> (g, m, n, t, e)."""
-        bundle = self.feed_forward(bundle + attended)
-        return bundle.unsqueeze(1) * self.keys_of(x)
-
-    def retrieve_alone(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Bind x, run the MLP once per stream and unbind: all (g, m, n, t, e)."""
-        keys = self.keys_of(x)
-        return self.feed_forward(x * keys + attended) * keys
 
     def bundle(self, x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         """Bind real tokens to their embedding keys and add up along m (1) or n (2)."""
@@ -187,19 +177,14 @@ class FullySuperposedBlock(SuperposedMLPBlock):
     The attention passed in must take bundled q (g, n, ...) and k, v (g, m, ...).
     """
 
-    def forward(self, x: Tensor, mask: Tensor | None, warm_up: str | None = None) -> Tensor:
-        """Map (g, m, n, t, e) to itself; mask: (g, m, n, t)."""
-        normed = self.norm1(x)
-        if warm_up is not None:
-            bound = normed * self.keys_of(x)
-            return self.retrieve_alone(x, self.attend(bound, bound, mask, warm_up))
-        bundle = self.bundle(x, mask, dim=1)
-        return self.retrieve(bundle, self.attend_streams(normed, mask), x)
-
-    def attend_streams(self, normed: Tensor, mask: Tensor | None) -> Tensor:
-        """Bundle, project and attend: (g, m, n, t, e) -> (g, n, t, e)."""
-        over_m, over_n = self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
-        return self.attend(over_m, over_n, mask)
+    def sources(
+        self, normed: Tensor, mask: Tensor | None, warm_up: str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Bundle over m, (g, n, t, e), and over n, (g, m, t, e); in a warm-up only bind."""
+        if warm_up is None:
+            return self.bundle(normed, mask, dim=1), self.bundle(normed, mask, dim=2)
+        bound = normed * self.keys_of(normed)
+        return bound, bound
 
     def attend_factored(self, normed: Normed, mask: Tensor | None, keys: Tensor) -> Tensor:
         """Bundle norms, project and attend: (g, n, t, e)."""

@@ -5,8 +5,7 @@ between two of its modules: nothing that belongs to single inputs may reach into
 """
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +23,7 @@ class Visit:
     name: str
     arguments: dict[str, tuple[int, ...]]  # shapes of its tensors, by the names of forward
     masks: dict[int, str]  # those of them that are masks, by position
-    hiding: frozenset[
-        str
-    ]  # those masks that are True where a token is hidden, not where it is real
+    hiding: frozenset[str]  # those masks that are True where a token is hidden, not real
 
 
 @dataclass
@@ -37,13 +34,6 @@ class Probe:
     stack: list[str] = field(default_factory=list)  # the modules that were running when it broke
     output: Any = None
     error: Exception | None = None
-
-    def order(self) -> dict[str, int]:
-        """Give every module's place in the order of first turns."""
-        places: dict[str, int] = {}
-        for visit in self.visits:
-            places.setdefault(visit.name, len(places))
-        return places
 
 
 def find_module(network: nn.Module, name: str, argument: str) -> nn.Module:
@@ -70,39 +60,33 @@ def replace_module(network: nn.Module, name: str, module: nn.Module) -> None:
 def probe(network: nn.Module, run: Callable[[], Any]) -> Probe:
     """Run the network in evaluation mode and write down every module's turn."""
     record = Probe()
-    with _recording(network, record), eval_mode(network, inference=False):
+    names = {module: name for name, module in network.named_modules() if name}
+
+    def enter(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        record.visits.append(_visit(names[module], _named_arguments(module, inputs, options)))
+        record.stack.append(names[module])
+
+    def leave(*_: Any) -> None:
+        record.stack.pop()
+
+    handles = [one.register_forward_pre_hook(enter, with_kwargs=True) for one in names]
+    handles += [one.register_forward_hook(leave) for one in names]
+    with eval_mode(network, inference=False):
         try:
             record.output = run()
         except Exception as error:
             record.error = error
+        finally:
+            for handle in handles:
+                handle.remove()
     return record
 
 
-@contextmanager
-def _recording(network: nn.Module, record: Probe) -> Iterator[None]:
-    handles = []
-    for name, module in network.named_modules():
-        if not name:
-            continue
-        handles.append(module.register_forward_pre_hook(_enter(record, name), with_kwargs=True))
-        handles.append(module.register_forward_hook(_leave(record)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _enter(record: Probe, name: str) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        named = _named_arguments(module, inputs, options)
-        shapes = {key: tuple(one.shape) for key, one in named.items() if isinstance(one, Tensor)}
-        masks = {place: key for place, key in enumerate(named) if "mask" in key and key in shapes}
-        hiding = frozenset(key for key in masks.values() if _hides(key, named[key]))
-        record.visits.append(Visit(name, shapes, masks, hiding))
-        record.stack.append(name)
-
-    return hook
+def _visit(name: str, arguments: dict[str, Any]) -> Visit:
+    shapes = {key: tuple(one.shape) for key, one in arguments.items() if isinstance(one, Tensor)}
+    masks = {place: key for place, key in enumerate(arguments) if "mask" in key and key in shapes}
+    hiding = frozenset(key for key in masks.values() if _hides(key, arguments[key]))
+    return Visit(name, shapes, masks, hiding)
 
 
 def _hides(name: str, mask: Tensor) -> bool:
@@ -116,13 +100,6 @@ def _hides(name: str, mask: Tensor) -> bool:
         if first.all() or not first.any():
             return not first.any()
     return "padding" in name
-
-
-def _leave(record: Probe) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        record.stack.pop()
-
-    return hook
 
 
 def _named_arguments(

@@ -124,12 +124,6 @@ class SequenceModel(Model):
         real = mask.unsqueeze(-1).to(x.dtype)
         return (x * real).sum(dim=-2) / real.sum(dim=-2).clamp_min(1)
 
-    def example_inputs(self, batch_size: int) -> Tensor:
-        """Make random token ids of the full length."""
-        pair = (2,) if self.config.head == "pair" else ()
-        shape = (batch_size, *pair, self.config.max_length)
-        return torch.randint(self.config.vocab_size, shape)
-
     def default_input_spec(self) -> InputSpec:
         """Describe the token ids by length and vocabulary of the config."""
         config = self.config

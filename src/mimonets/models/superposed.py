@@ -6,8 +6,7 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 """
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import OrderedDict
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +17,7 @@ from mimonets._messages import first_line
 from mimonets.bindings import BINDINGS, Binding
 from mimonets.bindings.insertion import BindAfter
 from mimonets.layers import StreamBatchNorm, running
-from mimonets.models.base import OnHub
+from mimonets.models.base import OnHub, calls_of
 from mimonets.models.builders import build
 from mimonets.models.probe import find_module, probe, replace_module
 from mimonets.models.surgery import (
@@ -53,6 +52,7 @@ class Superposed(nn.Module, OnHub):
         super().__init__()
         self.network = network
         self.config = config
+        self.num_streams = config.num_streams  # how many inputs can share a pass
         self.input_spec: InputSpec | None = None
         self._parts = parts  # module -> stem, trunk or head
         self._example = example.detach().cpu()  # inputs to make others like
@@ -68,26 +68,16 @@ class Superposed(nn.Module, OnHub):
         return config
 
     @property
-    def num_streams(self) -> int:
-        """How many inputs can share a pass."""
-        return self.config.num_streams
-
-    @property
     def title(self) -> str:
         """Name it in tables and plots."""
         inner = getattr(self.network, "title", type(self.network).__name__)
-        return str(inner) if self.is_plain else f"{inner} (superposed, N={self.num_streams})"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing is bound: the network as it was, one input per pass."""
-        return self.config.is_plain
+        return str(inner) if self.config.is_plain else f"{inner} (superposed, N={self.num_streams})"
 
     @property
     def summary(self) -> str:
         """Say in a sentence or two where inputs share a pass, for its model card."""
         config = self.config
-        if self.is_plain:
+        if config.is_plain:
             return ""
         return (
             f"A network that takes up to {self.num_streams} inputs in one pass. Between "
@@ -98,19 +88,15 @@ class Superposed(nn.Module, OnHub):
     @property
     def usage(self) -> str:
         """Say in Python how a saved network of this kind is loaded, for its model card."""
-        builder = self.config.builder
-        class_name = type(self.network).__name__
-        lines = ["from mimonets.models import Superposed"]
-        if builder:
-            lines += [f"import ...  # your module with @mimonets.register_builder({builder!r})"]
-            lines += ['model = Superposed.from_pretrained("FOLDER")']
+        load = ["from mimonets.models import Superposed"]
+        if name := self.config.builder:
+            load += [f"import ...  # your module with @mimonets.register_builder({name!r})"]
+            load += ['model = Superposed.from_pretrained("FOLDER")']
         else:
-            lines += [f"network = {class_name}(...)  # as it was before mimonets.superpose"]
-            lines += ['model = Superposed.from_pretrained("FOLDER", network=network)']
-        if self.is_plain:
-            return "\n".join([*lines, "answers = model(inputs)"])
-        lines += [f"answers = model(inputs)  # {self.num_streams} inputs per pass"]
-        return "\n".join([*lines, "answers = model(inputs, active_streams=1)  # one by one"])
+            name = type(self.network).__name__
+            load += [f"network = {name}(...)  # as it was before mimonets.superpose"]
+            load += ['model = Superposed.from_pretrained("FOLDER", network=network)']
+        return "\n".join([*load, *calls_of(self)])
 
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
@@ -155,8 +141,9 @@ class Superposed(nn.Module, OnHub):
 
     def _with_mask(self, options: dict[str, Any]) -> dict[str, Any]:
         """Pass ``mask=``, as training and engines call it, by the name that the network has."""
-        if options.get("mask") is None:
-            return {key: value for key, value in options.items() if key != "mask"}
+        mask = options.pop("mask", None)
+        if mask is None:
+            return options
         known = inspect.signature(self.network.forward).parameters
         name = next((name for name in MASKS if name in known), None)
         if name is None:
@@ -164,7 +151,7 @@ class Superposed(nn.Module, OnHub):
                 f"{type(self.network).__name__} takes no mask: its forward has no argument "
                 f"{' or '.join(MASKS)}."
             )
-        return {name if key == "mask" else key: value for key, value in options.items()}
+        return {**options, name: mask}
 
     @property
     def takes_mask(self) -> bool:
@@ -194,7 +181,7 @@ class Superposed(nn.Module, OnHub):
         name = ".".join(word for word in words[1:] if word != "module")
         while name and name not in self._parts:
             name = name.rpartition(".")[0]
-        return self._parts.get(name, "network" if self.is_plain else "head")
+        return self._parts.get(name, "network" if self.config.is_plain else "head")
 
     def stream_key_penalty(self) -> Tensor:
         """How far the stream keys are from orthonormal, unweighted."""
@@ -272,8 +259,8 @@ def superpose(
     if config.is_plain:
         return Superposed(network, config, {}, inputs[:1])
     parts = parts_of(network, plain, config)
-    known = set(network.modules())
-    with undone_if_refused(network):
+    before = {module: dict(module._modules) for module in network.modules()}
+    try:
         insert(network, config, inputs, generator)
         for name in [name for name, part in parts.items() if part == "trunk"]:
             module = dict(network.named_modules()).get(name)
@@ -281,22 +268,14 @@ def superpose(
                 replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
         model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
         for module in model.modules():
-            if module not in known and not isinstance(module, StreamBatchNorm):
+            if module not in before and not isinstance(module, StreamBatchNorm):
                 module.training = network.training
         check_boundary(model, inputs)
-    return model
-
-
-@contextmanager
-def undone_if_refused(network: nn.Module) -> Iterator[None]:
-    """Put all modules back to where they were if what is done inside fails."""
-    before = {module: dict(module._modules) for module in network.modules()}
-    try:
-        yield
-    except Exception:
+    except Exception:  # refused: put all modules back to where they were
         for module, children in before.items():
             module._modules.update(children)
         raise
+    return model
 
 
 def joined(*three: nn.Module) -> nn.Sequential:
@@ -312,7 +291,4 @@ def joined(*three: nn.Module) -> nn.Sequential:
         raise ValueError(
             f"Parts of a network are three modules, (stem, trunk, head), not ({found})."
         )
-    network = nn.Sequential()
-    for name, part in zip(("stem", "trunk", "head"), three, strict=True):
-        network.add_module(name, part)
-    return network
+    return nn.Sequential(OrderedDict(zip(("stem", "trunk", "head"), three, strict=True)))

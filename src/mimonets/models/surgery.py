@@ -28,8 +28,8 @@ from mimonets.bindings.insertion import (
     UnbindBefore,
     feature_axis,
     features_in,
-    start_as_identity,
 )
+from mimonets.bindings.keys import START_NOISE
 from mimonets.layers import StreamUnbinding
 from mimonets.models.builders import builder_problems
 from mimonets.models.probe import Probe, Visit, find_module, probe, replace_module
@@ -131,7 +131,8 @@ def probe_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
 
 def parts_of(network: nn.Module, record: Probe, config: SuperposedConfig) -> dict[str, str]:
     """Tell which modules run before the binding, in superposition, and after it."""
-    order = record.order()
+    turns = [visit.name for visit in record.visits]
+    order = {name: place for place, name in enumerate(dict.fromkeys(turns))}  # of first turns
     for argument in ("bind_after", "unbind_before"):
         name = getattr(config, argument)
         if name not in order:
@@ -139,11 +140,10 @@ def parts_of(network: nn.Module, record: Probe, config: SuperposedConfig) -> dic
                 f"{argument}={name!r} is never called as a module when the network runs: name one "
                 f"that is."
             )
-        times = sum(visit.name == name for visit in record.visits)
-        if times > 1:
+        if turns.count(name) > 1:
             raise ValueError(
-                f"{argument}={name!r} runs {times} times in a pass, and inputs are joined and "
-                f"taken apart once: name a module that runs once."
+                f"{argument}={name!r} runs {turns.count(name)} times in a pass, and inputs are "
+                f"joined and taken apart once: name a module that runs once."
             )
     start, end = order[config.bind_after], order[config.unbind_before]
     if end <= start or config.unbind_before.startswith(config.bind_after + "."):
@@ -198,14 +198,13 @@ def insert(
             )
         reader = ClassifierPerStream(unbound, config.num_streams).to(**options)
     else:
+        features = leaving.shape[feature_axis(leaving)]
         unbinding = StreamUnbinding(
-            leaving.shape[feature_axis(leaving)],
-            config.num_streams,
-            relu=config.unbinding_relu,
-            generator=generator,
+            features, config.num_streams, relu=config.unbinding_relu, generator=generator
         ).to(**options)
-        if config.identity_start:
-            start_as_identity(unbinding)
+        if config.identity_start:  # every stream reads the superposition as it is, with some noise
+            weight = unbinding.weight.data
+            weight.mul_(START_NOISE).add_(torch.eye(features).to(weight))
         reader = UnbindBefore(unbound, unbinding)
     replace_module(network, config.unbind_before, reader)
 

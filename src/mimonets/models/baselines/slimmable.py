@@ -180,12 +180,10 @@ class SlimmableWideResNet(ImageModel):
         self.stem_norm = SlimmableNorm(maps_in, config)
         self.stem_activation = nn.ReLU()
         blocks = []
-        for stage, maps in enumerate((16, 32, 64)):
-            maps_out = part_of(maps * config.width, widest)
-            for index in range(config.blocks_per_stage):
-                stride = 2 if stage > 0 and index == 0 else 1
-                blocks.append(SlimmableBlock(config, maps_in, maps_out, stride))
-                maps_in = maps_out
+        for maps, stride in config.blocks():
+            maps_out = part_of(maps, widest)
+            blocks.append(SlimmableBlock(config, maps_in, maps_out, stride))
+            maps_in = maps_out
         self.trunk = nn.ModuleList(blocks)
         self.final_norm = SlimmableNorm(maps_in, config)
         self.final_activation = nn.ReLU()
@@ -201,7 +199,15 @@ class SlimmableWideResNet(ImageModel):
         """
         self.check_images(images)
         check_active_streams(active_streams, self.num_streams)
-        index = self._check_point(point) - 1
+        most = len(self.config.widths)
+        if point is None:
+            point = 1
+        if isinstance(point, bool) or not isinstance(point, int) or not 1 <= point <= most:
+            raise ValueError(
+                f"point={point!r} is not one of this network's: pass one from 1 (the most "
+                f"accurate) to {most}."
+            )
+        index = point - 1
         fraction, shrink = self.config.parts[index], self.config.shrinks[index]
         if min(images.shape[2:]) // shrink < MIN_IMAGE_SIZE:
             raise ValueError(
@@ -222,14 +228,3 @@ class SlimmableWideResNet(ImageModel):
         return {"final_norm": "trunk", "final_activation": "trunk", "pool": "trunk"}.get(
             part, part.partition("_")[0]
         )
-
-    def _check_point(self, point: int | None) -> int:
-        if point is None:
-            return 1
-        most = len(self.config.widths)
-        if isinstance(point, bool) or not isinstance(point, int) or not 1 <= point <= most:
-            raise ValueError(
-                f"point={point!r} is not one of this network's: pass one from 1 (the most "
-                f"accurate) to {most}."
-            )
-        return point

@@ -3,7 +3,7 @@
 Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 and appendix E.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,12 @@ class WideResNetConfig(Config):
     def blocks_per_stage(self) -> int:
         """The n of depth = 6n + 4."""
         return (self.depth - 4) // 6
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Go through all blocks in order: how many feature maps they give, and their stride."""
+        for stage in range(3):
+            for index in range(self.blocks_per_stage):
+                yield 16 * 2**stage * self.width, 2 if stage > 0 and index == 0 else 1
 
     @property
     def stem_maps(self) -> int:
@@ -164,12 +170,9 @@ class Trunk(nn.Module):
         blocks = []
         self.private_blocks = private_stages * config.blocks_per_stage
         maps_in = config.stem_maps
-        for stage, maps in enumerate((16, 32, 64)):
-            for index in range(config.blocks_per_stage):
-                stride = 2 if stage > 0 and index == 0 else 1
-                maps_out = maps * config.width
-                blocks.append(ResidualBlock(config, maps_in, maps_out, stride, num_streams))
-                maps_in = maps_out
+        for maps_out, stride in config.blocks():
+            blocks.append(ResidualBlock(config, maps_in, maps_out, stride, num_streams))
+            maps_in = maps_out
         self.blocks = nn.ModuleList(blocks)
         self.final = NormAct(config, maps_in, num_streams) if config.final_norm else None
         self.pool = nn.AdaptiveAvgPool2d(config.pool)
