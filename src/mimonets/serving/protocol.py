@@ -14,7 +14,8 @@ import orjson
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
 from mimonets.serving.input_checks import check_inputs, flatten, numbers_of
-from mimonets.serving.model_queue import InferenceRequest
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.networks import Network
 from mimonets.serving.operating_points import Array
 from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
 
@@ -163,17 +164,26 @@ def softmax(logits: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def describe(
-    name: str, versions: list[str], spec: InputSpec, *, takes_short: bool
-) -> dict[str, Any]:
+def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
     """Give the metadata of a model."""
+    spec = network.input_spec
     sizes: list[int] = [-1, *spec.shape]
-    if takes_short:
+    if network.takes_short:
         sizes[-1] = -1
     datatype = "FP32" if spec.kind == "image" else "INT64"
+    modes = [
+        {
+            "active_streams": point.inputs_per_pass,
+            "name": point.name,
+            "accuracy": point.accuracy,
+            "pass_ms": round(1000 * point.seconds(point.inputs_per_pass), 3),
+        }
+        for point in queue.policy.points
+    ]
+    labels = {} if spec.labels is None else {"labels": list(spec.labels)}
     return {
-        "name": name,
-        "versions": versions,
+        "name": queue.name,
+        "versions": [queue.version],
         "platform": "mimonets",
         "inputs": [{"name": INPUT, "datatype": datatype, "shape": sizes}],
         "outputs": [
@@ -181,6 +191,7 @@ def describe(
             {"name": "probabilities", "datatype": "FP32", "shape": [-1, -1]},
             {"name": "label", "datatype": "INT64", "shape": [-1]},
         ],
+        "parameters": {"modes": modes, "slo_ms": 1000 * slo, **labels},
     }
 
 
