@@ -3,6 +3,8 @@
 import argparse
 import json
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,36 +121,33 @@ def run(args: Namespace) -> None:
         make_console().print(comparison_table(rows))
 
 
+@contextmanager
+def _reading(text: str, what: str) -> Iterator[None]:
+    """Say what was expected if a text cannot be read."""
+    try:
+        yield
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}") from None
+
+
 def numbers(text: str) -> tuple[float, ...]:
     """Read a list of numbers, such as 0.5,1,2."""
-    try:
+    with _reading(text, "list of numbers: write them with commas, as in 0.5,1,2"):
         return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of numbers: write them with commas, as in 0.5,1,2"
-        ) from None
 
 
 def cost_and_accuracy(text: str) -> tuple[float, float]:
     """Read a fraction of the cost and an accuracy, such as 0.25:0.98."""
-    try:
+    with _reading(text, "COST:ACCURACY: write two fractions, as in 0.25:0.98"):
         cost, accuracy = (float(word) for word in text.split(":"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no COST:ACCURACY: write two fractions, as in 0.25:0.98"
-        ) from None
     return cost, accuracy
 
 
 def accuracies(text: str) -> dict[int, float]:
     """Read active streams and their accuracies, such as 1:0.99,4:0.95."""
-    try:
+    with _reading(text, "list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"):
         pairs = [word.split(":") for word in text.split(",")]
         found = {int(active): float(accuracy) for active, accuracy in pairs}
         if min(found) < 1 or not all(0 <= accuracy <= 1 for accuracy in found.values()):
             raise ValueError
-        return found
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"
-        ) from None
+    return found

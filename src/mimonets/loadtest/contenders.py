@@ -13,12 +13,8 @@ from mimonets.serving.policy import Policy, PolicySettings
 class SuperposeWhatWaits(Policy):
     """The point with the smallest group that holds all that waits, else the fastest."""
 
-    def next_job(
-        self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0
-    ) -> Job | None:
+    def next_job(self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0) -> Job:
         """Choose by the length of the queue alone."""
-        if not queue:
-            return None
         fits = (i for i, point in enumerate(self.points) if point.inputs_per_pass >= len(queue))
         return self.take(queue, next(fits, self.fastest), self.settings.passes)
 
@@ -30,12 +26,8 @@ class DeadlineFit(Policy):
     fast. Accuracy is concave in cost, so swinging loses against a steady middle.
     """
 
-    def next_job(
-        self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0
-    ) -> Job | None:
+    def next_job(self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0) -> Job:
         """Choose by deadlines alone, and keep nothing for those who arrive meanwhile."""
-        if not queue:
-            return None
         for index in range(self.fastest):
             job = self.take(queue, index, self.settings.passes)
             taken = set(map(id, job.inputs))

@@ -303,17 +303,13 @@ def _output(
         scores = flat if wanted == "logits" else softmax(flat)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :classes]
         words = [
-            [f"{row[c]:f}:{c}" + (f":{spec.label(int(c))}" if spec.labels else "") for c in order]
+            f"{row[c]:f}:{c}" + (f":{spec.label(int(c))}" if spec.labels else "")
             for row, order in zip(scores, best, strict=True)
+            for c in order
         ]
-        raw = b"".join(
-            len(word.encode()).to_bytes(4, "little") + word.encode()
-            for row in words
-            for word in row
-        )
+        raw = b"".join(len(word).to_bytes(4, "little") + word for word in map(str.encode, words))
         shape = list(best.shape)
-        data = [word for row in words for word in row]
-        return {"name": wanted, "datatype": "BYTES", "shape": shape, "data": data}, raw
+        return {"name": wanted, "datatype": "BYTES", "shape": shape, "data": words}, raw
     if wanted == "label":
         values: Array = flat.argmax(axis=1).astype(np.int64)
     else:
