@@ -67,8 +67,7 @@ def idle(url: str, samples: Samples, slo: float) -> dict[str, float]:
         found = []
         async with aiohttp.ClientSession() as client:
             for row in range(ASKED):
-                body, length = bodies.of(row % len(samples.inputs))
-                headers = {"Inference-Header-Content-Length": str(length)}
+                body, headers = bodies.of(row % len(samples.inputs))
                 started = time.perf_counter()
                 async with client.post(f"{url}/infer", data=body, headers=headers) as response:
                     answer = json.loads(await response.read())

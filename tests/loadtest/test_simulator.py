@@ -6,7 +6,8 @@ import pytest
 
 import mimonets.serving.policy as policy_module
 from mimonets.cli.main import main
-from mimonets.loadtest.comparison import Comparison, compare, example_points, spike
+from mimonets.cli.simulate import DIGITS
+from mimonets.loadtest.comparison import Comparison, compare, spike
 from mimonets.loadtest.contenders import contenders, fluid_bound
 from mimonets.loadtest.simulator import simulate, superposed_points
 from mimonets.loadtest.workloads import poisson, read_trace
@@ -16,6 +17,10 @@ from mimonets.serving.policy import Policy
 # Arrival times of two services, CC BY 4.0, Patel et al. 2024: one time in seconds a line.
 ARRIVALS = Path(os.environ.get("MIMONETS_ARRIVALS", "data/arrivals"))
 SLO = 0.1
+
+
+def example_points(call_ms=0.2):
+    return superposed_points(DIGITS, ServiceTime(per_call=call_ms / 1000, per_pass=0.008))
 
 
 def rng(seed=0):

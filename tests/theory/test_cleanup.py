@@ -5,7 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mimonets.experiments.bounds_simulation import simulate_cleanup_noise, simulate_wrong_item
+from mimonets.experiments.bounds_simulation import (
+    Draws,
+    simulate_cleanup_noise,
+    simulate_wrong_item,
+)
 from mimonets.theory import cleanup_noise_bound, cleanup_noise_typical, wrong_item_bound
 from mimonets.vsa import bipolar_keys, gaussian_keys
 
@@ -39,7 +43,7 @@ def test_the_simulation_finds_the_exact_probability():
     generator = torch.Generator().manual_seed(5)
     values, item = torch.randn(3, 3, generator=generator), torch.randn(3, generator=generator)
     exact = exact_noise(values, item, 1, 0.5)
-    found = simulate_cleanup_noise(values, item, 1, 0.5, samples=5_000, generator=generator)
+    found = simulate_cleanup_noise(Draws(5_000, generator), values, item, 1, 0.5)
     assert 0 < exact < 1
     assert abs(found.mean - exact) < 4 * found.standard_error
 
@@ -50,9 +54,7 @@ def test_the_simulation_finds_the_exact_probability():
 def test_simulated_noise_stays_below_the_bound(dim, streams, alpha, draw):
     generator = torch.Generator().manual_seed(dim)
     values = draw(streams, dim, generator=generator)
-    found = simulate_cleanup_noise(
-        values, values[-1], streams - 1, alpha, samples=1_000, generator=generator
-    )
+    found = simulate_cleanup_noise(Draws(1_000, generator), values, values[-1], streams - 1, alpha)
     assert found.mean < cleanup_noise_bound(values, values[-1], streams - 1, alpha)
 
 
@@ -66,7 +68,7 @@ def test_the_typical_form_is_no_bound():
     """Two streams carry the same unit vector along an axis: always off, at any width."""
     axis = torch.eye(1024)[0]
     values = torch.stack([axis, axis])
-    found = simulate_cleanup_noise(values, axis, 0, 0.5, samples=100)
+    found = simulate_cleanup_noise(Draws(100), values, axis, 0, 0.5)
     assert found.mean == 1.0
     assert cleanup_noise_typical(1024, 2, 0.5) < 1e-50
     assert cleanup_noise_bound(values, axis, 0, 0.5) > 1  # the theorem itself holds
@@ -84,7 +86,7 @@ def test_noise_grows_with_streams_and_falls_with_width():
 @pytest.mark.parametrize(("dim", "streams", "items"), [(16, 2, 4), (64, 4, 10), (40, 8, 3)])
 def test_wrong_items_are_read_less_often_than_bounded(dim, streams, items):
     generator = torch.Generator().manual_seed(0)
-    found = simulate_wrong_item(dim, streams, items, samples=500, generator=generator)
+    found = simulate_wrong_item(Draws(500, generator), dim, streams, items)
     assert found.mean < wrong_item_bound(dim, streams, items)
     assert found.mean > 0
 

@@ -6,7 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mimonets.experiments.bounds_simulation import simulate_hadamard_norm, simulate_interference
+from mimonets.experiments.bounds_simulation import (
+    Draws,
+    simulate_hadamard_norm,
+    simulate_interference,
+)
 from mimonets.theory import (
     any_pair_bound,
     hadamard_norm_mean,
@@ -46,7 +50,7 @@ def test_the_exact_probability_is_never_above_the_bound(dim, angle):
 @pytest.mark.parametrize("dim", [5, 16, 64])
 @pytest.mark.parametrize("keys", [bipolar_keys, gaussian_keys])
 def test_simulated_keys_stay_below_the_bound(dim, keys):
-    found = simulate_interference(dim, 70, keys=keys, samples=4_000, generator=generator())
+    found = simulate_interference(Draws(4_000, generator()), dim, 70, keys=keys)
     assert found.mean + 4 * found.standard_error < interference_bound(dim, 70)
     if keys is bipolar_keys:
         exact = interference_probability(dim, 70)
@@ -61,8 +65,8 @@ def test_one_side_alone_needs_half_of_the_bound():
 
 @pytest.mark.parametrize(("dim", "streams"), [(64, 4), (128, 9), (32, 3)])
 def test_any_pair_of_several_keys_stays_below_the_union(dim, streams):
-    found = simulate_interference(dim, num_streams=streams, samples=2_000, generator=generator())
-    alone = simulate_interference(dim, samples=2_000, generator=generator())
+    found = simulate_interference(Draws(2_000, generator()), dim, num_streams=streams)
+    alone = simulate_interference(Draws(2_000, generator()), dim)
     assert alone.mean < found.mean < any_pair_bound(dim, streams)
 
 
@@ -96,11 +100,11 @@ def test_a_lone_stream_meets_nobody():
 def test_the_norm_of_a_hadamard_product(dim, one_hot):
     """Whatever the distribution of X is, if Y is uniform."""
     direction = torch.eye(dim)[0] if one_hot else None
-    draw = {"samples": 5_000, "generator": generator(), "direction": direction}
-    mean = simulate_hadamard_norm(dim, **draw)
+    draws = Draws(5_000, generator())
+    mean = simulate_hadamard_norm(draws, dim, direction=direction)
     assert abs(mean.mean - hadamard_norm_mean(dim)) < 4 * mean.standard_error
     for beta in (0.1, 0.5, 1.0, 3.0):
-        tail = simulate_hadamard_norm(dim, beta, **draw)
+        tail = simulate_hadamard_norm(draws, dim, beta, direction)
         assert tail.mean <= hadamard_norm_tail(beta)
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mimonets.experiments.bounds_simulation import simulate_crosstalk, unit_streams
+from mimonets.experiments.bounds_simulation import Draws, simulate_crosstalk, unit_streams
 from mimonets.theory import (
     bernstein,
     chebyshev,
@@ -78,9 +78,7 @@ def test_the_simulation_finds_the_exact_probability():
     k, q = small_case(1, (2, 2), 3)
     errors = relative_errors(k, q, (1, 1))
     exact = sum(abs(error) > 0.8 for error in errors) / len(errors)
-    found = simulate_crosstalk(
-        k, q, (1, 1), 0.8, samples=5_000, generator=torch.Generator().manual_seed(0)
-    )
+    found = simulate_crosstalk(Draws(5_000, torch.Generator().manual_seed(0)), k, q, (1, 1), 0.8)
     assert 0.05 < exact < 0.95
     assert abs(found.mean - exact) < 4 * found.standard_error
 
@@ -91,8 +89,8 @@ def test_the_simulation_finds_the_exact_probability():
 )
 def test_simulated_crosstalk_stays_below_every_bound(grid, dim, cosine, alpha):
     generator = torch.Generator().manual_seed(dim)
-    k, q = unit_streams(dim, grid, cosine, generator)
-    found = simulate_crosstalk(k, q, (0, 0), alpha, samples=500, generator=generator)
+    k, q = unit_streams(Draws(1, generator), dim, grid, cosine)
+    found = simulate_crosstalk(Draws(500, generator), k, q, (0, 0), alpha)
     table = crosstalk(k, q, (0, 0), alpha)
     for bound in PAPER_BOUNDS.values():
         assert found.mean <= bound(table)

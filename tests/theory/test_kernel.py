@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from mimonets.attention import ReLUFeatures
 from mimonets.experiments.bounds_simulation import (
+    Draws,
     aligned_pair,
     simulate_relu_kernel,
     simulate_superposed_relu_kernel,
@@ -36,7 +37,7 @@ def test_the_closed_form_is_half_the_arc_cosine_kernel(rho):
 @pytest.mark.parametrize("dim", [2, 17])
 def test_the_closed_form_is_within_monte_carlo_error(rho, dim):
     generator = torch.Generator().manual_seed(1)
-    found = simulate_relu_kernel(rho, dim, samples=20_000, generator=generator)
+    found = simulate_relu_kernel(Draws(20_000, generator), rho, dim)
     assert abs(found.mean - relu_kernel(rho)) < 4 * found.standard_error
 
 
@@ -78,7 +79,7 @@ def test_all_curves_rise():
 def test_superposition_flattens_the_kernel_even_without_interference(grid, rho):
     """Bind and bundle as FAVOR+S does, at a width where streams hardly interfere."""
     generator = torch.Generator().manual_seed(0)
-    k, q = unit_streams(30_000, grid, rho, generator)
+    k, q = unit_streams(Draws(1, generator), 30_000, grid, rho)
     row = bipolar_keys(grid[1], 30_000, generator=generator, dtype=torch.float64)
     column = bipolar_keys(grid[0], 30_000, generator=generator, dtype=torch.float64)
     column[0] = row[0]
@@ -95,7 +96,7 @@ def test_superposition_flattens_the_kernel_even_without_interference(grid, rho):
 def test_at_a_small_width_it_is_flat_as_well(grid):
     generator = torch.Generator().manual_seed(2)
     for rho in (0.0, 1.0):
-        found = simulate_superposed_relu_kernel(rho, grid, 64, samples=500, generator=generator)
+        found = simulate_superposed_relu_kernel(Draws(500, generator), rho, grid, 64)
         error = abs(found.mean - superposed_relu_kernel(rho, grid))
         assert error < 4 * found.standard_error + 0.01  # it is a limit: 64 is not infinite
 

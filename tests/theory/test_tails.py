@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mimonets.experiments.bounds_simulation import simulate_sum
+from mimonets.experiments.bounds_simulation import Draws, simulate_sum
 from mimonets.theory import bernstein_bound, hoeffding_bound
 
 LIMITS = st.lists(st.floats(0.01, 10), min_size=1, max_size=8)
@@ -32,7 +32,7 @@ def test_no_sum_of_signs_crosses_either_bound(limits, share):
 def test_the_simulation_finds_the_exact_tail():
     limits = [1.0, 2.0, 0.5, 3.0, 1.0]
     generator = torch.Generator().manual_seed(0)
-    found = simulate_sum(4.0, limits, samples=5_000, generator=generator)
+    found = simulate_sum(Draws(5_000, generator), 4.0, limits)
     assert abs(found.mean - exact_tail(4.0, limits)) < 4 * found.standard_error
 
 

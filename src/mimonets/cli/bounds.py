@@ -126,8 +126,8 @@ def run_plan(args: argparse.Namespace) -> None:
     console.print(plan_table(found))
     console.print(
         f"Two random keys of width {found.dim} are within {found.angle:g}° (or beyond "
-        f"{180 - found.angle:g}°) with probability {number(found.pair_probability)} if bipolar; "
-        f"the bound says at most {number(found.pair_bound)}.",
+        f"{180 - found.angle:g}°) with probability {found.pair_probability:.3g} if bipolar; "
+        f"the bound says at most {found.pair_bound:.3g}.",
         highlight=False,
     )
     console.print("\nWhat these bounds do not cover:", highlight=False)
@@ -153,8 +153,8 @@ def bounds_table(report: dict[str, Any]) -> Any:
             row["name"],
             row["source"],
             row["setting"],
-            f"{SIGNS[row['kind']]} {number(row['value'])}",
-            number(simulated["mean"]),
+            f"{SIGNS[row['kind']]} {row['value']:.3g}",
+            f"{simulated['mean']:.3g}",
             f"{simulated['standard_error']:.1g}",
         )
     return table
@@ -181,17 +181,8 @@ def plan_table(found: Any) -> Any:
         table.add_row(
             line.question,
             line.source,
-            number(line.bound) if line.bound <= 1 else "1 (says nothing)",
+            f"{line.bound:.3g}" if line.bound <= 1 else "1 (says nothing)",
             f"{carried} or more" if carried >= MOST_STREAMS else str(carried),
             "over a million" if line.width_needed is None else str(line.width_needed),
         )
     return table
-
-
-def number(value: float) -> str:
-    """Write a probability with three digits.
-
-    >>> [number(value) for value in (0.78451, 0.0473533, 2.4e-7, 0.0, 23.68)]
-    ['0.785', '0.0474', '2.4e-07', '0', '23.7']
-    """
-    return f"{value:.3g}"

@@ -3,6 +3,8 @@
 import argparse
 import json
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ examples:
   mimonets simulate --trace arrivals.txt --loads 1,2     recorded arrivals, one time a line
   mimonets simulate --modes 1:0.93,2:0.92,4:0.90 --pass-ms 20 --slo-ms 200 --small 0.25:0.91
 """
+DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # accuracies of digits-mimoconv-dynamic
 
 
 def add_parser(subparsers: Any) -> None:
@@ -76,11 +79,10 @@ def run(args: Namespace) -> None:
         compare,
         comparison_table,
         draw_comparison,
-        example_points,
         spike,
     )
     from mimonets.loadtest.simulator import superposed_points
-    from mimonets.serving.operating_points import useful_points
+    from mimonets.serving.operating_points import ServiceTime, useful_points
 
     if not 0 < args.pass_ms < float("inf") or not 0 <= args.call_ms < float("inf"):
         raise ValueError(
@@ -89,11 +91,9 @@ def run(args: Namespace) -> None:
         )
     for path in filter(None, (args.out, args.plot)):  # before it runs, not after
         check_can_write(path)
-    points = example_points(args.pass_ms, args.call_ms)
-    if args.modes:
-        points = tuple(useful_points(superposed_points(args.modes, points[0].time)))
+    time = ServiceTime(per_call=args.call_ms / 1000, per_pass=args.pass_ms / 1000)
     comparison = Comparison(
-        points=points,
+        points=tuple(useful_points(superposed_points(args.modes or DIGITS, time))),
         slo=args.slo_ms / 1000,
         workload=args.workload,
         trace=args.trace,
@@ -121,37 +121,33 @@ def run(args: Namespace) -> None:
         make_console().print(comparison_table(rows))
 
 
+@contextmanager
+def _reading(text: str, what: str) -> Iterator[None]:
+    """Say what was expected if a text cannot be read."""
+    try:
+        yield
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}") from None
+
+
 def numbers(text: str) -> tuple[float, ...]:
     """Read a list of numbers, such as 0.5,1,2."""
-    try:
+    with _reading(text, "list of numbers: write them with commas, as in 0.5,1,2"):
         return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of numbers: write them with commas, as in 0.5,1,2"
-        ) from None
 
 
 def cost_and_accuracy(text: str) -> tuple[float, float]:
     """Read a fraction of the cost and an accuracy, such as 0.25:0.98."""
-    found = text.split(":")
-    try:
-        cost, accuracy = (float(word) for word in found)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no COST:ACCURACY: write two fractions, as in 0.25:0.98"
-        ) from None
+    with _reading(text, "COST:ACCURACY: write two fractions, as in 0.25:0.98"):
+        cost, accuracy = (float(word) for word in text.split(":"))
     return cost, accuracy
 
 
 def accuracies(text: str) -> dict[int, float]:
     """Read active streams and their accuracies, such as 1:0.99,4:0.95."""
-    try:
+    with _reading(text, "list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"):
         pairs = [word.split(":") for word in text.split(",")]
         found = {int(active): float(accuracy) for active, accuracy in pairs}
         if min(found) < 1 or not all(0 <= accuracy <= 1 for accuracy in found.values()):
             raise ValueError
-        return found
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"
-        ) from None
+    return found

@@ -1,14 +1,14 @@
 """Every bound beside a simulation of what it bounds, as plain data: for tables, plots and tests."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
 from mimonets import theory
 from mimonets.experiments import bounds_simulation as simulation
-from mimonets.experiments.bounds_simulation import Estimate, unit_streams
+from mimonets.experiments.bounds_simulation import Draws, Estimate, unit_streams
 from mimonets.theory.interference import PAPER_BOUNDS
 from mimonets.vsa import bipolar_keys, gaussian_keys
 
@@ -22,8 +22,7 @@ Curve = dict[str, Any]
 class _Report:
     """What the steps fill in, and what they draw with."""
 
-    samples: int
-    draw: dict[str, Any]  # samples and generator, as every simulation takes them
+    draws: Draws
     rows: list[dict[str, Any]] = field(default_factory=list)
     curves: Curve = field(default_factory=dict)
 
@@ -38,10 +37,6 @@ class _Report:
     ) -> None:
         row = {"name": name, "source": source, "setting": setting, "kind": kind, "value": value}
         self.rows.append({**row, "simulated": asdict(found)})
-
-    def fewer(self, part: int) -> dict[str, Any]:
-        """Draw only a part of the samples, where one costs more."""
-        return {**self.draw, "samples": self.samples // part}
 
 
 def theory_report(
@@ -60,11 +55,11 @@ def theory_report(
     """
     if samples < 10:
         raise ValueError(f"samples={samples} are too few to count with: draw at least 10.")
-    report = _Report(samples, {})
+    report = _Report(Draws(samples))
     for number, step in enumerate(STEPS):
         # A generator per step: adding one leaves the numbers of the others as they are.
         generator = torch.Generator().manual_seed(1000 * seed + number)
-        report.draw = {"samples": samples, "generator": generator}
+        report.draws = Draws(samples, generator)
         step(report)
         advance()
     return {"seed": seed, "samples": samples, "rows": report.rows, "curves": report.curves}
@@ -77,13 +72,13 @@ def _keys(report: _Report) -> None:
         curve["bound"].append(bound)
         curve["exact"].append(theory.interference_probability(dim))
         for kind, make in (("bipolar", bipolar_keys), ("Gaussian", gaussian_keys)):
-            found = simulation.simulate_interference(dim, keys=make, **report.draw)
+            found = simulation.simulate_interference(report.draws, dim, keys=make)
             curve.setdefault(kind, []).append(asdict(found))
             if dim in (16, 64):
                 setting = f"two {kind} keys, D={dim}, 70°"
                 report.row("blessing of dimensionality", "A.2", setting, bound, found)
     report.curves["keys"] = curve
-    found = simulation.simulate_interference(128, num_streams=9, **report.draw)
+    found = simulation.simulate_interference(report.draws, 128, num_streams=9)
     setting = "any two of 9 bipolar keys, D=128, 70°"
     report.row("all pairs of keys", "ours", setting, theory.any_pair_bound(128, 9), found)
 
@@ -92,7 +87,7 @@ def _sums(report: _Report) -> None:
     limits = [1.0] * 64
     curve: Curve = {"t": [4.0 * step for step in range(8)], "bound": [], "simulated": []}
     for t in curve["t"]:
-        found = simulation.simulate_sum(t, limits, **report.draw)
+        found = simulation.simulate_sum(report.draws, t, limits)
         bound = theory.hoeffding_bound(t, limits)
         curve["bound"].append(bound)
         curve["simulated"].append(asdict(found))
@@ -103,12 +98,12 @@ def _sums(report: _Report) -> None:
 
 def _norms(report: _Report) -> None:
     name, setting = "norm of a Hadamard product", "mean square, unit vectors, D=64"
-    mean = simulation.simulate_hadamard_norm(64, **report.draw)
+    mean = simulation.simulate_hadamard_norm(report.draws, 64)
     report.row(name, "G", setting, theory.hadamard_norm_mean(64), mean, "closed form")
     betas = [step / 10 for step in range(6)]
     curve: Curve = {"beta": betas, "bound": [theory.hadamard_norm_tail(beta) for beta in betas]}
     for dim in (16, 64, 256):
-        found = [simulation.simulate_hadamard_norm(dim, beta, **report.draw) for beta in betas]
+        found = [simulation.simulate_hadamard_norm(report.draws, dim, beta) for beta in betas]
         curve[f"D={dim}"] = [asdict(estimate) for estimate in found]
         if dim == 64:
             setting = "more than 1.5 times its mean, D=64"
@@ -122,18 +117,19 @@ def _cleanup(report: _Report) -> None:
         points: Curve = {"bound": [], "simulated": []}
         curve[f"N={streams}"] = points
         for dim in curve["dim"]:
-            generator = report.draw["generator"]
+            generator = report.draws.generator
             values = bipolar_keys(streams, dim, generator=generator, dtype=torch.float64)
             case = (values, values[0], 0, ALPHA)
             bound = theory.cleanup_noise_bound(*case)
-            found = simulation.simulate_cleanup_noise(*case, **report.draw)
+            found = simulation.simulate_cleanup_noise(report.draws, *case)
             points["bound"].append(bound)
             points["simulated"].append(asdict(found))
             if streams == 4 and dim in (64, 128):
                 setting = f"bipolar values, D={dim}, N=4, α=0.5"
                 report.row("dictionary cleanup noise", "A.3", setting, bound, found)
     report.curves["cleanup"] = curve
-    found = simulation.simulate_wrong_item(64, 4, 10, **report.fewer(10))
+    fewer = replace(report.draws, samples=report.draws.samples // 10)  # one costs more
+    found = simulation.simulate_wrong_item(fewer, 64, 4, 10)
     setting = "10 bipolar entries, D=64, N=4"
     report.row("wrong entry", "ours", setting, theory.wrong_item_bound(64, 4, 10), found)
 
@@ -143,11 +139,11 @@ def _attention(report: _Report) -> None:
         name = f"{grid[0]}x{grid[1]}"
         curve: Curve = {"dim": list(WIDTHS), "bounds": {}, "simulated": []}
         for dim in WIDTHS:
-            case = (*unit_streams(dim, grid, 0.9, report.draw["generator"]), (0, 0), ALPHA)
+            case = (*unit_streams(report.draws, dim, grid, 0.9), (0, 0), ALPHA)
             table = theory.crosstalk(*case)
             bounds = {title: bound(table) for title, bound in PAPER_BOUNDS.items()}
             bounds["Bernstein (ours)"] = theory.bernstein(table, theory.crosstalk_peak(*case))
-            found = simulation.simulate_crosstalk(*case, **report.draw)
+            found = simulation.simulate_crosstalk(report.draws, *case)
             curve["simulated"].append(asdict(found))
             for title, value in bounds.items():
                 curve["bounds"].setdefault(title, []).append(value)
@@ -160,11 +156,11 @@ def _attention(report: _Report) -> None:
 
 
 def _kernel(report: _Report) -> None:
-    points = report.curves["kernel"] = []
+    draws, points = report.draws, report.curves.setdefault("kernel", [])
+    more, fewer = (replace(draws, samples=n) for n in (10 * draws.samples, draws.samples // 5))
     for step in range(-10, 11):
         cosine = step / 10
-        draw = {**report.draw, "samples": 10 * report.samples}
-        found = simulation.simulate_relu_kernel(cosine, **draw)
+        found = simulation.simulate_relu_kernel(more, cosine)
         points.append({"cosine": cosine, **asdict(found)})
         if cosine in (0.0, 0.5):
             for kind, kernel in (
@@ -178,7 +174,7 @@ def _kernel(report: _Report) -> None:
         points = report.curves[f"kernel {name}"] = []
         for step in range(-10, 11, 2):
             cosine = step / 10
-            found = simulation.simulate_superposed_relu_kernel(cosine, grid, 64, **report.fewer(5))
+            found = simulation.simulate_superposed_relu_kernel(fewer, cosine, grid, 64)
             points.append({"cosine": cosine, **asdict(found)})
             if cosine in (0.0, 1.0):
                 title, setting = "ReLU kernel in superposition", f"{name}, D=64, cosine {cosine:g}"

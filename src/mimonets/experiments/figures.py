@@ -22,18 +22,13 @@ def draw_against_streams(record: Record, path: Path) -> Path:
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     _label(axes, "inputs per pass")
-    figure.suptitle(record["title"], fontsize=10)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
-    return save_figure(figure, path)
+    return _finish(figure, record, path, axes)
 
 
 def draw_against_macs(record: Record, path: Path) -> Path:
     """Draw accuracy against multiply-accumulates per input."""
     rows = [row for row in record["rows"] if "ours" in row and row["unit"] == "%"]
-    figure = against_cost(rows, "macs", "MMAC per input", unit=1e6)
-    figure.suptitle(record["title"], fontsize=10)
-    return save_figure(figure, path)
+    return _finish(against_cost(rows, "macs", "MMAC per input", unit=1e6), record, path)
 
 
 def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float = 1.0) -> Any:
@@ -47,7 +42,6 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
     rows = [row for row in rows if row.get("variant", "") in variants]
     figure = new_figure(max(7.6, 2.0 + 2.9 * len(variants)), 4.4)
     colours = _colours(rows)
-    markers = _markers(colours)
     for place, variant in enumerate(variants, start=1):
         axes = figure.add_subplot(1, len(variants), place)
         some = [row for row in rows if row.get("variant", "") == variant]
@@ -60,10 +54,7 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
         _label(axes, label if variant else f"{label} (beside points: inputs per pass)")
         axes.set_title(variant, fontsize=9)
         axes.tick_params(labelsize=8)
-    handles = [
-        axes.plot([], [], color=colour, marker=markers[group], label=group)[0]
-        for group, colour in colours.items()
-    ]
+    handles = _handles(axes, colours, _markers(colours))
     if any("paper" in row for row in rows):
         handles += axes.plot([], [], **PAPER_STYLE, label="the paper's value")
     legend_below(figure, handles)
@@ -76,14 +67,11 @@ def _number_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: floa
     places: list[list[dict[str, Any]]] = []
     for row in rows:
         if row.get("streams", 1) > 1:
-            near = [
-                some
-                for some in places
-                if abs(math.log(row[x] / some[0][x])) < 0.1
-                and abs(row["ours"] - some[0]["ours"]) < 0.06 * (top - bottom)
-            ]
-            if near:
-                near[0].append(row)
+            for some in places:
+                is_near = abs(math.log(row[x] / some[0][x])) < 0.1
+                if is_near and abs(row["ours"] - some[0]["ours"]) < 0.06 * (top - bottom):
+                    some.append(row)
+                    break
             else:
                 places.append([row])
     for some in places:
@@ -125,23 +113,21 @@ def draw_dots(record: Record, path: Path) -> Path:
     rows = [row for row in record["rows"] if row["unit"] == "%"]
     rows = [row for row in rows if "ours" in row] or rows
     figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
-    places = range(len(rows))
     colours = _colours(rows)
     for place, row in enumerate(rows):
-        colour = colours[row.get("group", "")]
         if "ours" in row:
+            colour = colours[row.get("group", "")]
             spread = _within_percent(row["ours"], row.get("deviation", 0.0))
             sides = [[side] for side in spread]
             axes.errorbar(row["ours"], place, xerr=sides, fmt="o", color=colour, capsize=3)
         if "paper" in row:
             axes.plot(row["paper"], place, **PAPER_STYLE)
-    axes.set_yticks(places, [row["what"] for row in rows], fontsize=8)
+    axes.set_yticks(range(len(rows)), [row["what"] for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     crosses = " (cross: the paper's)" if any("paper" in row for row in rows) else ""
     axes.set_xlabel(f"test accuracy, %{crosses}")
-    axes.figure.suptitle(record["title"], fontsize=10)  # over names and dots: it has room there
     axes.grid(alpha=0.3)
-    return save_figure(figure, path)
+    return _finish(figure, record, path)
 
 
 def draw_against_epochs(record: Record, path: Path) -> Path:
@@ -163,10 +149,7 @@ def draw_against_epochs(record: Record, path: Path) -> Path:
         axes.plot(list(line), [fmean(found) for found in line.values()], label=label)
     _label(axes, "epochs")
     axes.set_ylabel("validation accuracy, %")
-    figure.suptitle(record["title"], fontsize=10)
-    if lines:
-        axes.legend(frameon=False, fontsize=8)
-    return save_figure(figure, path)
+    return _finish(figure, record, path, axes)
 
 
 def draw_uncertainty(record: Record, path: Path) -> Path:
@@ -198,13 +181,8 @@ def draw_uncertainty(record: Record, path: Path) -> Path:
             axes.set_title(textwrap.fill(measure, 20), fontsize=9)
         if measure == measures[0]:
             axes.set_ylabel(name)
-    handles = [
-        grid[0][0].plot([], [], color=colour, marker="o", label=group)[0]
-        for group, colour in colours.items()
-    ]
-    legend_below(figure, handles)
-    figure.suptitle(record["title"], fontsize=10)
-    return save_figure(figure, path)
+    legend_below(figure, _handles(grid[0][0], colours, dict.fromkeys(colours, "o")))
+    return _finish(figure, record, path)
 
 
 DRAWINGS = {
@@ -214,6 +192,22 @@ DRAWINGS = {
     "uncertainty": draw_uncertainty,
     "epochs": draw_against_epochs,
 }
+
+
+def _finish(figure: Any, record: Record, path: Path, axes: Any = None) -> Path:
+    """Write the title over the whole figure, a legend into the axes if they need one, and save."""
+    figure.suptitle(record["title"], fontsize=10)
+    if axes is not None and axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+    return save_figure(figure, path)
+
+
+def _handles(axes: Any, colours: dict[str, str], markers: dict[str, str]) -> list[Any]:
+    """Make what a legend shows of every group."""
+    return [
+        axes.plot([], [], color=colour, marker=markers[group], label=group)[0]
+        for group, colour in colours.items()
+    ]
 
 
 def _draw_groups(

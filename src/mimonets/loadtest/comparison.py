@@ -1,7 +1,7 @@
 """Compare rules over loads and workloads in the simulator: a table, JSON and plots."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,10 @@ from mimonets._config import Config, integer
 from mimonets._figure import new_figure, save_figure
 from mimonets._show import progress
 from mimonets.loadtest.contenders import contenders, fluid_bound, small_network
-from mimonets.loadtest.simulator import simulate, superposed_points
+from mimonets.loadtest.simulator import Outcome, simulate
 from mimonets.loadtest.workloads import WORKLOADS, Array, read_trace, step
-from mimonets.serving.operating_points import ServedPoint, ServiceTime
+from mimonets.serving.operating_points import ServedPoint
 from mimonets.serving.policy import PolicySettings
-
-DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # of digits-mimoconv-dynamic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +47,15 @@ class Comparison(Config):
         """Inputs per second at the slowest point: load 1."""
         return 1 / self.points[0].cost
 
+    def outcomes(self, arrivals: Array) -> Iterator[tuple[str, Outcome]]:
+        """Simulate every rule under the same arrivals and with the same noise."""
+        switch = None
+        if self.small is not None:
+            switch = [self.points[0], small_network(self.points[0], *self.small)]
+        for name, rule in contenders(self.points, PolicySettings(theta=self.theta), switch).items():
+            rng = np.random.default_rng(self.seed + 1)
+            yield name, simulate(rule, arrivals, self.slo, rng=rng, truth=self.points)
+
     def arrivals(self, load: float) -> Array:
         """Make or read the arrivals at some load; the same for every rule."""
         rate = load * self.slow_capacity
@@ -72,46 +79,26 @@ class Comparison(Config):
         return {"modes": modes, **others}
 
 
-def example_points(pass_ms: float = 8.0, call_ms: float = 0.2) -> tuple[ServedPoint, ...]:
-    """Make the points of a network with four streams and the accuracies of a digits network."""
-    return superposed_points(DIGITS, ServiceTime(per_call=call_ms / 1000, per_pass=pass_ms / 1000))
-
-
 def compare(comparison: Comparison) -> list[dict[str, Any]]:
     """Simulate every rule at every load; one row each, the fluid bound among them."""
-    points = comparison.points
-    switch = None
-    if comparison.small is not None:
-        cost, accuracy = comparison.small
-        switch = [points[0], small_network(points[0], cost=cost, accuracy=accuracy)]
-    settings = PolicySettings(theta=comparison.theta)
     rows: list[dict[str, Any]] = []
     with progress("simulating", len(comparison.loads)) as advance:
         for load in comparison.loads:
-            arrivals = comparison.arrivals(load)
-            for name, rule in contenders(points, settings, switch).items():
-                rng = np.random.default_rng(comparison.seed + 1)
-                outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=points)
+            for name, outcome in comparison.outcomes(comparison.arrivals(load)):
                 rows.append({"load": load, "rule": name, **outcome.summary()})
-            share, accuracy = fluid_bound(points, load * comparison.slow_capacity)
+            share, accuracy = fluid_bound(comparison.points, load * comparison.slow_capacity)
             bound = {"right_in_time": share * accuracy, "accuracy": accuracy}
             rows.append({"load": load, "rule": "fluid bound", **bound})
             advance()
     return rows
 
 
-def spike(comparison: Comparison, *, low: float = 0.5, high: float = 3.2) -> dict[str, Any]:
-    """Simulate a spike from one load to another and back, and give every rule's timeline."""
-    seconds = 12.0
+def spike(comparison: Comparison) -> dict[str, Any]:
+    """Simulate 12 s with a spike from load 0.5 to 3.2 and back, and give every rule's timeline."""
     rng = np.random.default_rng(comparison.seed)
-    rate = low * comparison.slow_capacity
-    arrivals = step(rate, seconds, rng, times=high / low)
-    lines: dict[str, Any] = {}
-    for name, rule in contenders(comparison.points, PolicySettings(theta=comparison.theta)).items():
-        rng = np.random.default_rng(comparison.seed + 1)
-        outcome = simulate(rule, arrivals, comparison.slo, rng=rng, truth=comparison.points)
-        lines[name] = outcome.timeline(0.5)
-    return lines
+    arrivals = step(0.5 * comparison.slow_capacity, 12.0, rng, times=3.2 / 0.5)
+    found = replace(comparison, small=None).outcomes(arrivals)
+    return {name: outcome.timeline(0.5) for name, outcome in found}
 
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> Any:

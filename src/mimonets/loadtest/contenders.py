@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from mimonets.serving.jobs import Job, QueuedInput
 from mimonets.serving.operating_points import ServedPoint
 from mimonets.serving.policy import Policy, PolicySettings
@@ -11,12 +13,8 @@ from mimonets.serving.policy import Policy, PolicySettings
 class SuperposeWhatWaits(Policy):
     """The point with the smallest group that holds all that waits, else the fastest."""
 
-    def next_job(
-        self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0
-    ) -> Job | None:
+    def next_job(self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0) -> Job:
         """Choose by the length of the queue alone."""
-        if not queue:
-            return None
         fits = (i for i, point in enumerate(self.points) if point.inputs_per_pass >= len(queue))
         return self.take(queue, next(fits, self.fastest), self.settings.passes)
 
@@ -28,12 +26,8 @@ class DeadlineFit(Policy):
     fast. Accuracy is concave in cost, so swinging loses against a steady middle.
     """
 
-    def next_job(
-        self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0
-    ) -> Job | None:
+    def next_job(self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0) -> Job:
         """Choose by deadlines alone, and keep nothing for those who arrive meanwhile."""
-        if not queue:
-            return None
         for index in range(self.fastest):
             job = self.take(queue, index, self.settings.passes)
             taken = set(map(id, job.inputs))
@@ -65,7 +59,7 @@ def contenders(
     return rules
 
 
-def small_network(big: ServedPoint, *, cost: float, accuracy: float) -> ServedPoint:
+def small_network(big: ServedPoint, cost: float, accuracy: float) -> ServedPoint:
     """Describe a plain network of some fraction of the cost, as what one would switch to."""
     time = replace(big.time, per_pass=big.time.per_pass * cost, per_input=big.time.per_input * cost)
     return ServedPoint(number=big.number + 1, name="small", time=time, accuracy=accuracy)
@@ -74,7 +68,8 @@ def small_network(big: ServedPoint, *, cost: float, accuracy: float) -> ServedPo
 def fluid_bound(points: Sequence[ServedPoint], rate: float) -> tuple[float, float]:
     """Give the largest fraction served and the best accuracy at a rate, if inputs were a fluid.
 
-    No queue, no randomness, full groups: every rule for these points stays below it.
+    No queue, no randomness, full groups: every rule for these points stays below it. They are
+    `useful_points`, so that no mixture is better than one of neighbours.
 
     >>> from mimonets.loadtest.simulator import superposed_points
     >>> from mimonets.serving.operating_points import ServiceTime
@@ -82,16 +77,6 @@ def fluid_bound(points: Sequence[ServedPoint], rate: float) -> tuple[float, floa
     >>> [tuple(round(value, 4) for value in fluid_bound(points, rate)) for rate in (1, 1.6, 8)]
     [(1.0, 0.99), (1.0, 0.97), (0.5, 0.95)]
     """
-    pairs = [(point.cost, point.accuracy or 0.0) for point in points]
+    costs, accuracies = zip(*((p.cost, p.accuracy or 0.0) for p in reversed(points)), strict=True)
     budget = 1 / rate  # seconds per input
-    if budget >= pairs[0][0]:
-        return 1.0, pairs[0][1]
-    if budget <= pairs[-1][0]:
-        return budget / pairs[-1][0], pairs[-1][1]
-    best = 0.0
-    for dear in pairs:
-        for cheap in pairs:
-            if cheap[0] <= budget < dear[0]:
-                share = (budget - cheap[0]) / (dear[0] - cheap[0])
-                best = max(best, share * dear[1] + (1 - share) * cheap[1])
-    return 1.0, best
+    return min(1.0, budget / costs[0]), float(np.interp(budget, costs, accuracies))

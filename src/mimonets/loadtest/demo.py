@@ -140,8 +140,7 @@ async def generate(url: str, samples: Samples) -> None:
 
     async def one(session: Any) -> None:
         row = int(rng.integers(len(samples.inputs)))
-        body, length = bodies.of(row)
-        headers = {"Inference-Header-Content-Length": str(length)}
+        body, headers = bodies.of(row)
         with suppress(aiohttp.ClientError, TimeoutError):
             async with session.post(f"{url}/infer", data=body, headers=headers) as response:
                 content = await response.read()

@@ -20,7 +20,6 @@ from mimonets._seeds import wilson_interval
 from mimonets._show import progress
 
 Array = np.ndarray[Any, Any]
-JSON = {"Content-Type": "application/json"}
 TIMER = 0.0005  # seconds
 MAX_LAG = 0.002  # seconds, at the 99th percentile
 
@@ -128,14 +127,10 @@ async def send(
 
     async def one(session: Any, number: int, start: float) -> None:
         row = int(chosen[number])
-        body, length = bodies.of(row)
+        body, how = bodies.of(row)
         lag[number] = time.perf_counter() - start - schedule[number]
         try:
-            async with session.post(
-                f"{url}/infer",
-                data=body,
-                headers={"Inference-Header-Content-Length": str(length)} if binary else JSON,
-            ) as response:
+            async with session.post(f"{url}/infer", data=body, headers=how) as response:
                 content = await response.read()
                 status[number] = response.status
         except (aiohttp.ClientError, TimeoutError):
@@ -189,33 +184,27 @@ class Bodies:
 
     def __init__(self, samples: Samples, parameters: dict[str, Any], binary: bool = True) -> None:
         self._samples, self._parameters, self._binary = samples, parameters, binary
-        kinds = {"f": "FP32", "u": "UINT8", "i": "INT64"}
-        self._kind = kinds[samples.inputs.dtype.kind]
-        self._types = {"FP32": "<f4", "UINT8": "u1", "INT64": "<i8"}
-        self._made: dict[int, tuple[bytes, int]] = {}
+        kinds = {"f": ("FP32", "<f4"), "u": ("UINT8", "u1"), "i": ("INT64", "<i8")}
+        self._kind, self._type = kinds[samples.inputs.dtype.kind]
+        self._made: dict[int, tuple[bytes, dict[str, str]]] = {}
 
-    def of(self, row: int) -> tuple[bytes, int]:
-        """Give the body of a request for one sample, and the length of its header."""
+    def of(self, row: int) -> tuple[bytes, dict[str, str]]:
+        """Give the body of a request for one sample, and its HTTP headers."""
         if row not in self._made:
-            raw = self._samples.inputs[row : row + 1].astype(self._types[self._kind])
-            tensor: dict[str, Any] = {
-                "name": "input",
-                "datatype": self._kind,
-                "shape": list(raw.shape),
-            }
-            tensor |= (
-                {"parameters": {"binary_data_size": raw.nbytes}}
-                if self._binary
-                else {"data": raw.ravel().tolist()}
-            )
-            header = {
-                "inputs": [tensor],
-                "outputs": [{"name": "label"}],
-                "parameters": self._parameters,
-            }
-            text = json.dumps(header).encode()
-            self._made[row] = text + (raw.tobytes() if self._binary else b""), len(text)
+            self._made[row] = self._encode(self._samples.inputs[row : row + 1])
         return self._made[row]
+
+    def _encode(self, inputs: Array) -> tuple[bytes, dict[str, str]]:
+        raw = inputs.astype(self._type)
+        tensor: dict[str, Any] = {"name": "input", "datatype": self._kind, "shape": raw.shape}
+        outputs = [{"name": "label"}]
+        content = {"inputs": [tensor], "outputs": outputs, "parameters": self._parameters}
+        if not self._binary:
+            tensor["data"] = raw.ravel().tolist()
+            return json.dumps(content).encode(), {"Content-Type": "application/json"}
+        tensor["parameters"] = {"binary_data_size": raw.nbytes}
+        text = json.dumps(content).encode()
+        return text + raw.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
 
 
 async def _check(session: Any, url: str) -> None:

@@ -54,14 +54,8 @@ class Outcome:
             chosen = bins == number
             if not chosen.any():
                 continue
-            part = Outcome(
-                arrival=self.arrival[chosen],
-                latency=self.latency[chosen],
-                accuracy=self.accuracy[chosen],
-                active=self.active[chosen],
-                refused=self.refused[chosen],
-                slo=self.slo,
-            ).summary()
+            found = (self.arrival, self.latency, self.accuracy, self.active, self.refused)
+            part = Outcome(*(values[chosen] for values in found), self.slo).summary()
             rows["seconds"].append(number * width)
             rows["rate"].append(float(chosen.sum()) / width)
             for name in ("right_in_time", "p99", "active"):

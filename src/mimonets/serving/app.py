@@ -168,25 +168,7 @@ def _add_models(app: FastAPI, server: Server) -> None:
     @app.get("/v2/models/{name}/versions/{number}")
     async def model(request: Request, name: str, number: str | None = None) -> Response:
         found = find(request, name, number)
-        network, policy = found.network, found.queue.policy
-        described = describe(
-            name, [found.number], network.input_spec, takes_short=found.takes_short
-        )
-        described["parameters"] = {
-            "modes": [
-                {
-                    "active_streams": point.inputs_per_pass,
-                    "name": point.name,
-                    "accuracy": point.accuracy,
-                    "pass_ms": round(1000 * point.seconds(point.inputs_per_pass), 3),
-                }
-                for point in policy.points
-            ],
-            "slo_ms": 1000 * server.settings.slo,
-        }
-        if network.input_spec.labels is not None:
-            described["parameters"]["labels"] = list(network.input_spec.labels)
-        return json_response(described)
+        return json_response(describe(found.queue, found.network, server.settings.slo))
 
     @app.get("/v2/models/{name}/ready")
     @app.get("/v2/models/{name}/versions/{number}/ready")

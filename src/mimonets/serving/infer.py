@@ -115,7 +115,7 @@ async def infer(
                 body,
                 None if length is None else length.decode("latin-1"),
                 found.network.input_spec,
-                takes_short=found.takes_short,
+                takes_short=found.network.takes_short,
                 max_inputs=server.settings.max_inputs,
                 known=found.headers,
             )

@@ -53,7 +53,7 @@ class Network:
         if not points:
             raise ValueError(f"{name} has no operating points: there is nothing to serve.")
         self.name, self.input_spec, self.points = name, input_spec, list(points)
-        self.takes_short = takes_short  # sequences below the full length
+        self.takes_short = takes_short and input_spec.kind == "tokens"  # below the full length
 
     def example(self, count: int) -> Array:
         """Make inputs to measure with."""
@@ -67,8 +67,7 @@ class Network:
         """Run every graph once, so that none is opened or compiled while requests wait."""
         for point in self.points:
             example = self.example(point.inputs_per_pass)
-            tokens = self.input_spec.kind == "tokens"
-            if tokens and self.takes_short and example.shape[-1] > 1:  # masked: another graph
+            if self.takes_short and example.shape[-1] > 1:  # masked: another graph
                 short = example.copy()
                 short[..., -1] = PADDING
                 point.run(short)
@@ -154,25 +153,15 @@ def switched(
     name: str, engines: Mapping[str, EngineLike], accuracies: Mapping[str, float] | None = None
 ) -> Network:
     """Serve several networks for the same inputs as one, such as a big and a small one."""
-    accuracies = accuracies or {}
     specs = [engine.input_spec for engine in engines.values()]
     if any(spec.shape != specs[0].shape or spec.kind != specs[0].kind for spec in specs):
         raise ValueError(
             f"{name}: networks to switch between take the same inputs, but these take "
             f"{', '.join(str(spec.shape) for spec in specs)}."
         )
-    points = [
-        ServedPoint(
-            number=number,
-            name=label,
-            accuracy=accuracies.get(label),
-            run=_runner(engine, 1),
-            family=label,
-        )
-        for number, (label, engine) in enumerate(engines.items(), start=1)
-    ]
+    runs = {label: _runner(engine, 1) for label, engine in engines.items()}
     takes_short = all(_takes_mask(engine) for engine in engines.values())
-    return Network(name, specs[0], points, takes_short=takes_short)
+    return Network(name, specs[0], _points_of(runs, accuracies or {}), takes_short=takes_short)
 
 
 def at_resolutions(
@@ -182,7 +171,6 @@ def at_resolutions(
 
     ``engines`` maps whole factors to engines that take images shrunk by them; 1 is among them.
     """
-    accuracies = accuracies or {}
     if 1 not in engines:
         raise ValueError(f"{name}: the full resolution, 1, has to be among {sorted(engines)}.")
     spec = engines[1].input_spec
@@ -193,20 +181,21 @@ def at_resolutions(
             raise ValueError(f"{name}: images of {spec.shape} cannot be shrunk by {factor} for it.")
 
     def shrunk(factor: int) -> Run:
-        run = _runner(engines[factor], 1)
-        return lambda images: run(shrink(images, factor))
+        return lambda images: np.asarray(engines[factor](shrink(images, factor), active_streams=1))
 
-    points = [
+    runs = {f"1/{factor}": shrunk(factor) for factor in sorted(engines)}
+    known = {f"1/{factor}": accuracy for factor, accuracy in (accuracies or {}).items()}
+    return Network(name, spec, _points_of(runs, known))
+
+
+def _points_of(runs: Mapping[str, Run], accuracies: Mapping[str, float]) -> list[ServedPoint]:
+    """Make points with one input per pass, each with a service time of its own."""
+    return [
         ServedPoint(
-            number=factor,
-            name=f"1/{factor}",
-            accuracy=accuracies.get(factor),
-            run=shrunk(factor),
-            family=str(factor),
+            number=number, name=label, accuracy=accuracies.get(label), run=run, family=label
         )
-        for factor in sorted(engines)
+        for number, (label, run) in enumerate(runs.items(), start=1)
     ]
-    return Network(name, spec, points)
 
 
 def shrink(images: Array, factor: int) -> Array:

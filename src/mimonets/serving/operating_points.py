@@ -1,8 +1,6 @@
-r"""Operating points of a served network: how each runs, how accurate it is, how long it takes.
+"""Operating points of a served network: how each runs, how accurate it is, how long it takes.
 
-They are all that the policy sees of a network. A superposed network has a point for each number of
-active streams; a big and a small network, or one network at two resolutions, are two points with
-one input per pass.
+They are all that the policy sees of a network.
 """
 
 from collections.abc import Callable, Mapping, Sequence

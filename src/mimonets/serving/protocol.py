@@ -14,7 +14,8 @@ import orjson
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
 from mimonets.serving.input_checks import check_inputs, flatten, numbers_of
-from mimonets.serving.model_queue import InferenceRequest
+from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.networks import Network
 from mimonets.serving.operating_points import Array
 from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
 
@@ -163,17 +164,26 @@ def softmax(logits: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def describe(
-    name: str, versions: list[str], spec: InputSpec, *, takes_short: bool
-) -> dict[str, Any]:
+def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
     """Give the metadata of a model."""
+    spec = network.input_spec
     sizes: list[int] = [-1, *spec.shape]
-    if takes_short:
+    if network.takes_short:
         sizes[-1] = -1
     datatype = "FP32" if spec.kind == "image" else "INT64"
+    modes = [
+        {
+            "active_streams": point.inputs_per_pass,
+            "name": point.name,
+            "accuracy": point.accuracy,
+            "pass_ms": round(1000 * point.seconds(point.inputs_per_pass), 3),
+        }
+        for point in queue.policy.points
+    ]
+    labels = {} if spec.labels is None else {"labels": list(spec.labels)}
     return {
-        "name": name,
-        "versions": versions,
+        "name": queue.name,
+        "versions": [queue.version],
         "platform": "mimonets",
         "inputs": [{"name": INPUT, "datatype": datatype, "shape": sizes}],
         "outputs": [
@@ -181,6 +191,7 @@ def describe(
             {"name": "probabilities", "datatype": "FP32", "shape": [-1, -1]},
             {"name": "label", "datatype": "INT64", "shape": [-1]},
         ],
+        "parameters": {"modes": modes, "slo_ms": 1000 * slo, **labels},
     }
 
 
@@ -292,17 +303,13 @@ def _output(
         scores = flat if wanted == "logits" else softmax(flat)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :classes]
         words = [
-            [f"{row[c]:f}:{c}" + (f":{spec.label(int(c))}" if spec.labels else "") for c in order]
+            f"{row[c]:f}:{c}" + (f":{spec.label(int(c))}" if spec.labels else "")
             for row, order in zip(scores, best, strict=True)
+            for c in order
         ]
-        raw = b"".join(
-            len(word.encode()).to_bytes(4, "little") + word.encode()
-            for row in words
-            for word in row
-        )
+        raw = b"".join(len(word).to_bytes(4, "little") + word for word in map(str.encode, words))
         shape = list(best.shape)
-        data = [word for row in words for word in row]
-        return {"name": wanted, "datatype": "BYTES", "shape": shape, "data": data}, raw
+        return {"name": wanted, "datatype": "BYTES", "shape": shape, "data": words}, raw
     if wanted == "label":
         values: Array = flat.argmax(axis=1).astype(np.int64)
     else:

@@ -58,11 +58,6 @@ class Version:
         """Which load of the model it is."""
         return self.queue.version
 
-    @property
-    def takes_short(self) -> bool:
-        """Tell whether sequences below the full length are taken."""
-        return self.network.takes_short and self.network.input_spec.kind == "tokens"
-
 
 class Server:
     """All models of one process, one inference thread, one queue for each model."""
@@ -183,11 +178,8 @@ class Server:
         Raises RequestError: 400, 429, 499 for a client that left, 500, 504.
         """
         found = self.renew(version)
-        name = found.queue.name
-        if (found.network.input_spec, found.takes_short) != (
-            version.network.input_spec,
-            version.takes_short,
-        ):
+        name, new, old = found.queue.name, found.network, version.network
+        if (new.input_spec, new.takes_short) != (old.input_spec, old.takes_short):
             raise RequestError(503, f"{name} was loaded again and takes other inputs: ask again.")
         now, slo = self.clock(), self.settings.slo
         arrival = now if begun is None else begun
