@@ -70,7 +70,12 @@ class BundledFavorS(nn.Module):
         super().__init__()
         self.feature_map = feature_map
         self.causal = causal
-        self.options: dict[str, Any] = {"causal": causal, "damping": damping}
+        self.damping = damping
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What all functions take."""
+        return {"causal": self.causal, "damping": self.damping}
 
     def bundled(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend jointly; q: (g, n, h, t, d), k and v: (g, m, h, t, d), mask: (g, m, n, t)."""
