@@ -34,7 +34,7 @@ class OnnxRuntimeBackend:
         self.graphs = find_graphs(name, "onnx-int8" if self.int8 else "onnx", manifest)
         self.manifest = manifest
         self.threads = threads
-        _import_onnxruntime()
+        self.runtime = need("onnxruntime", extra="onnxruntime", what="This backend")
         check_files(folder, self.graphs.files)
         # Copies of few weights cost nothing, and let ONNX Runtime fuse and lay out as it likes.
         size = sum((folder / name).stat().st_size for name in self.graphs.files)
@@ -63,8 +63,7 @@ class OnnxRuntimeBackend:
         return run_in_pieces if self.share_weights else run
 
     def _session(self, path: Path) -> Any:
-        onnxruntime = _import_onnxruntime()
-        options = onnxruntime.SessionOptions()
+        options = self.runtime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -74,14 +73,9 @@ class OnnxRuntimeBackend:
         if self.share_weights:
             options.add_session_config_entry("session.disable_prepacking", "1")
             # The blocked layout of convolutions would be a copy of their weights per mode.
-            options.graph_optimization_level = (
-                onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-            )
+            levels = self.runtime.GraphOptimizationLevel
+            options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
             disabled = _FUSIONS_THAT_COPY
-        return onnxruntime.InferenceSession(
+        return self.runtime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
         )
-
-
-def _import_onnxruntime() -> Any:
-    return need("onnxruntime", extra="onnxruntime", what="This backend")

@@ -28,7 +28,7 @@ class OpenVinoBackend:
                 f"many times slower: use openvino or openvino-int8."
             )
         check_files(folder, self.graphs.files)
-        self.core = import_openvino().Core()
+        self.core = need("openvino", extra="openvino", what="This backend").Core()
         self.properties = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
@@ -52,8 +52,3 @@ class OpenVinoBackend:
             return request.get_output_tensor(0).data.copy()
 
         return run
-
-
-def import_openvino() -> Any:
-    """Import OpenVINO, or say how to install it."""
-    return need("openvino", extra="openvino", what="This backend")

@@ -3,11 +3,9 @@
 Also what exporting needs to know of a network before anything is traced.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,9 +33,8 @@ class TorchBackend:
             one_mode = torch.compile(one_mode, options={"freezing": True})  # type: ignore[assignment]
 
         def run(inputs: Array, mask: Array | None) -> Array:
-            tensors = [torch.from_numpy(inputs).to(self.device)]
-            if mask is not None:
-                tensors.append(torch.from_numpy(mask).to(self.device))
+            parts = [torch.from_numpy(part) for part in (inputs, mask) if part is not None]
+            tensors = [part.to(self.device) for part in parts]
             with torch.no_grad():
                 return one_mode(*tensors).float().cpu().numpy()
 
@@ -167,11 +164,3 @@ def _load(name: str, folder: Path, manifest: Manifest) -> Any:
 
     check_files(folder, manifest.formats["torch"].files)
     return load(folder / "model")
-
-
-def relative_difference(found: Array, wanted: Array) -> float:
-    r"""Compare answers: :math:`\max |found - wanted| / \max |wanted|`; not finite counts as inf."""
-    if found.shape != wanted.shape or not np.isfinite(found).all():
-        return math.inf
-    largest = float(np.abs(wanted).max())
-    return float(np.abs(found - wanted).max()) / (largest or 1.0)
