@@ -8,7 +8,7 @@ import numpy as np
 from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.engine import Run
-from mimonets.inference.manifest import Manifest, check_files, find_graphs
+from mimonets.inference.manifest import Manifest, find_graphs
 
 SMALL = 32 * 2**20  # bytes of weights up to which every mode may have a copy
 PIECE = 8  # inputs per thread that a large network answers at once: more leave the cache
@@ -31,11 +31,10 @@ class OnnxRuntimeBackend:
         self.name = name
         self.folder = folder
         self.int8 = name.endswith("int8")
-        self.graphs = find_graphs(name, "onnx-int8" if self.int8 else "onnx", manifest)
+        self.graphs = find_graphs(name, "onnx-int8" if self.int8 else "onnx", manifest, folder)
         self.manifest = manifest
         self.threads = threads
         self.runtime = need("onnxruntime", extra="onnxruntime", what="This backend")
-        check_files(folder, self.graphs.files)
         # Copies of few weights cost nothing, and let ONNX Runtime fuse and lay out as it likes.
         size = sum((folder / name).stat().st_size for name in self.graphs.files)
         self.share_weights = not self.int8 and size > SMALL

@@ -48,8 +48,7 @@ class ProgramBackend:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
-        self.graphs = find_graphs("pt2", "pt2", manifest)
-        check_files(folder, self.graphs.files)
+        self.graphs = find_graphs("pt2", "pt2", manifest, folder)
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Load the program of one mode."""
@@ -110,7 +109,12 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
     example = model.example_inputs(1)
     spec = input_spec or getattr(model, "input_spec", None)
     if not isinstance(spec, InputSpec):
-        spec = _spec_of(example, getattr(config, "vocab_size", None))
+        images = example.is_floating_point()
+        spec = InputSpec(
+            kind="image" if images else "tokens",
+            shape=tuple(example.shape[1:]),
+            vocab_size=None if images else getattr(config, "vocab_size", None),
+        )
     if tuple(example.shape[1:]) != spec.shape:
         raise ValueError(
             f"{name} takes inputs of {tuple(example.shape[1:])}, and its description says "
@@ -145,13 +149,6 @@ def check_finite(model: nn.Module) -> None:
 def _streams(model: Any) -> int:
     streams = getattr(model, "num_streams", 0)
     return streams if isinstance(streams, int) and not isinstance(streams, bool) else 0
-
-
-def _spec_of(example: Tensor, vocab_size: int | None) -> InputSpec:
-    shape = tuple(example.shape[1:])
-    if example.is_floating_point():
-        return InputSpec(kind="image", shape=shape)
-    return InputSpec(kind="tokens", shape=shape, vocab_size=vocab_size)
 
 
 def _load(name: str, folder: Path, manifest: Manifest) -> Any:
