@@ -1,4 +1,7 @@
-"""Which device to run on, and how images lie in its memory."""
+"""Which device to run on, with how many threads, and how images lie in its memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -42,3 +45,14 @@ def to_channels_last(network: nn.Module) -> None:
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.dim() == 4:
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Run PyTorch on so many threads for a while; None changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

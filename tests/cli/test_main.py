@@ -122,7 +122,7 @@ def test_bench_keeps_its_measurement_when_the_plot_fails(capsys, tmp_path, monke
     def fail(result, path):
         raise ValueError("no plot today")
 
-    monkeypatch.setattr("mimonets.evaluation.report.plot_bench", fail)
+    monkeypatch.setattr("mimonets.cli.report.plot_bench", fail)
     files = ["--out", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]
     code, _, err = run(capsys, "bench", *TINY, *files)
     assert code == 2

@@ -4,8 +4,8 @@ import pytest
 
 from mimonets import MIMOConvConfig
 from mimonets.cli.main import main
+from mimonets.cli.report import bench_table
 from mimonets.evaluation import BenchSettings, bench
-from mimonets.evaluation.report import bench_table
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from mimonets import MIMOConv, MIMOConvConfig, SlimmableWideResNet, SlimmableWideResNetConfig
+from mimonets._device import use_threads
 from mimonets.cli.main import main
 from mimonets.evaluation import count_macs
-from mimonets.evaluation.bench import Candidate, race_candidates, use_threads
+from mimonets.evaluation.bench import Candidate, race_candidates
 from mimonets.experiments.plan import Plan, Trial
 from mimonets.experiments.speed import (
     SETTINGS,

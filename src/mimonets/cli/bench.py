@@ -83,13 +83,13 @@ def run(args: Namespace) -> None:
     if args.json:
         print_json(record)
     else:
-        from mimonets.evaluation.report import bench_table, shares_line
+        from mimonets.cli.report import bench_table, shares_line
 
         make_console().print(bench_table(result, record["macs_per_input"]))
         if result.time_shares:
             print(shares_line(result))
     if args.plot:
-        from mimonets.evaluation.report import plot_bench
+        from mimonets.cli.report import plot_bench
 
         path = plot_bench(result, args.plot)
         if not args.json:

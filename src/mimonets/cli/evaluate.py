@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Measure a run's model at every operating point."""
-    from mimonets.evaluation.report import accuracy_table
+    from mimonets.cli.report import accuracy_table
     from mimonets.recipes.execute import measure_run
     from mimonets.training.run_folder import choose_model
 

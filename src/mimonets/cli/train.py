@@ -82,7 +82,7 @@ def run(args: Namespace) -> None:
         return
     console = make_console()
     if results[0].final:
-        from mimonets.evaluation.report import seeds_table
+        from mimonets.cli.report import seeds_table
 
         console.print(seeds_table(recipe.name, _summarise_seeds(results)))
     else:

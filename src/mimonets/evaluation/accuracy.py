@@ -120,7 +120,8 @@ def _whole_groups(batches: Batches, group: int) -> Iterator[tuple[Tensor, ...]]:
         first = batch if first is None else first
         whole = batch if waiting is None else _join(waiting, batch)
         # A pair of documents is two inputs of a group, and one answer.
-        size = group // math.gcd(group, 2) if _is_pairs(batch) else group
+        pairs = len(batch) == 3 and batch[0].ndim == 3
+        size = group // math.gcd(group, 2) if pairs else group
         cut = len(whole[-1]) // size * size
         if cut:
             yield tuple(part[:cut] for part in whole)
@@ -130,10 +131,6 @@ def _whole_groups(batches: Batches, group: int) -> Iterator[tuple[Tensor, ...]]:
     if len(waiting[-1]):
         filled = _join(waiting, first)
         yield (*(part[:size] for part in filled[:-1]), waiting[-1])
-
-
-def _is_pairs(batch: tuple[Tensor, ...]) -> bool:
-    return len(batch) == 3 and batch[0].ndim == 3
 
 
 def _join(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

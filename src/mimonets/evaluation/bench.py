@@ -6,8 +6,7 @@ What takes part is a network at one operating point, in one engine.
 import copy
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mimonets._device import to_channels_last
+from mimonets._device import to_channels_last, use_threads
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import did_you_mean
 from mimonets._operating_point import OperatingPoint
@@ -191,7 +190,10 @@ def bench(
                 f"{tuple(examples[first].shape[1:])} and {name} takes {tuple(example.shape[1:])}: "
                 f"time them one by one."
             )
-    inputs = _place_inputs(examples[first], settings)
+    inputs = examples[first].to(settings.device)
+    if inputs.is_floating_point():
+        layout = getattr(torch, settings.memory_format)
+        inputs = inputs.to(dtype=getattr(torch, settings.dtype), memory_format=layout)
     several = len(settings.engines) > 1
     candidates, baselines = {}, []
     for engine in settings.engines:
@@ -244,17 +246,6 @@ def race_candidates(
             )
 
 
-@contextmanager
-def use_threads(count: int | None) -> Iterator[None]:
-    """Run PyTorch on so many threads for a while; None changes nothing."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def build(network: Any, settings: BenchSettings) -> Any:
     """Make the model of a config, or copy one, where and as it is to run."""
     if isinstance(network, nn.Module):
@@ -266,29 +257,15 @@ def build(network: Any, settings: BenchSettings) -> Any:
         model: nn.Module = copy.deepcopy(network)
     else:
         model = model_class_for(network)(network)
-    return _place(model, settings).eval()
+    model = model.to(device=settings.device, dtype=getattr(torch, settings.dtype))
+    if settings.memory_format == "channels_last":
+        to_channels_last(model)
+    return model.eval()
 
 
 def _described(model: Any) -> Any:
     """Give the config that describes a model completely; of a third-party network, itself."""
     return model.config if isinstance(model, Model) else model
-
-
-def _place_inputs(inputs: Tensor, settings: BenchSettings) -> Tensor:
-    if not inputs.is_floating_point():
-        return inputs.to(settings.device)
-    return inputs.to(
-        device=settings.device,
-        dtype=getattr(torch, settings.dtype),
-        memory_format=getattr(torch, settings.memory_format),
-    )
-
-
-def _place(model: nn.Module, settings: BenchSettings) -> nn.Module:
-    model = model.to(device=settings.device, dtype=getattr(torch, settings.dtype))
-    if settings.memory_format == "channels_last":
-        to_channels_last(model)
-    return model
 
 
 def _runner(one: Candidate, settings: BenchSettings, exports: Path) -> Callable[[], object]:

@@ -74,13 +74,8 @@ def _(layer: SlimmableConv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Mac
 
 
 @layer_macs.register
-def _(layer: SlimmableLinear, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
-    return Macs(output.numel() * inputs[0].shape[1])
-
-
-@layer_macs.register
-def _(layer: nn.Linear, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
-    return Macs(output.numel() * layer.in_features)
+def _(layer: nn.Linear | SlimmableLinear, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
+    return Macs(output.numel() * inputs[0].shape[-1])
 
 
 @layer_macs.register
@@ -173,29 +168,22 @@ def _one_per_element(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tenso
     return Macs(elements=inputs[0].numel())
 
 
-def _nothing(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
-    return Macs()
-
-
 for _norm in (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, StreamBatchNorm),
     *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 ):
     layer_macs.register(_norm, _two_per_element)
-for _activation in (
+for _activation_or_pooling in (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, ShiftedReLU, nn.ELU, nn.SELU, nn.CELU),
     *(nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardtanh, nn.Hardsigmoid),
     *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softmax, nn.LogSoftmax),
-):
-    layer_macs.register(_activation, _one_per_element)
-for _pooling in (
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
     *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
 ):
-    layer_macs.register(_pooling, _one_per_element)
+    layer_macs.register(_activation_or_pooling, _one_per_element)
 for _free in (
     *(nn.Identity, nn.Flatten, nn.Unflatten, nn.Embedding),
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
 ):
-    layer_macs.register(_free, _nothing)
+    layer_macs.register(_free, lambda *_: Macs())

@@ -12,7 +12,8 @@ trunk runs once per group, so its cost is shared by the active inputs.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -132,7 +133,7 @@ def _count(hollow: nn.Module, point: OperatingPoint) -> Cost:
     # A third-party network of one input per pass need not take ``active_streams``.
     plain = getattr(hollow, "num_streams", 1) == 1 and not isinstance(hollow, Model)
     options = {} if plain else point.options
-    with torch.no_grad(), clerk:
+    with torch.no_grad(), clerk.watching():
         hollow(group, **options)
     return Cost(
         point=point,
@@ -161,26 +162,21 @@ class _Clerk:
         self.known = 0.0  # operations inside layers that have a formula
         self.begun: list[tuple[float, float]] = []  # of the layers that run: total and known
 
-    def __enter__(self) -> None:
-        self.handles = []
-        for name, layer in self.model.named_modules():
-            part = cost_part_of(self.model, name) or "other"
-            self.tally.setdefault(part, [0, 0])
-            self.handles += [
-                layer.register_forward_pre_hook(self._enter),
-                layer.register_forward_hook(partial(self._leave, part)),
-            ]
-        if self.counter is not None:
-            self.fast_path = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)  # it runs no layer that could be seen
-            self.counter.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self.counter is not None:
-            self.counter.__exit__(*error)
-            torch.backends.mha.set_fastpath_enabled(self.fast_path)
-        for handle in self.handles:
-            handle.remove()
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Count all that runs, for a while."""
+        with ExitStack() as stack:
+            for name, layer in self.model.named_modules():
+                part = cost_part_of(self.model, name) or "other"
+                self.tally.setdefault(part, [0, 0])
+                stack.enter_context(layer.register_forward_pre_hook(self._enter))
+                stack.enter_context(layer.register_forward_hook(partial(self._leave, part)))
+            if self.counter is not None:
+                mha = torch.backends.mha
+                stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+                mha.set_fastpath_enabled(False)  # it runs no layer that could be seen
+                stack.enter_context(self.counter)
+            yield
 
     def _total(self) -> float:
         return 0.0 if self.counter is None else self.counter.get_total_flops() / 2

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import mimonets
+from mimonets.inference import cpu_features
 
 
 def environment() -> dict[str, Any]:
@@ -22,7 +23,7 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": str(torch.__version__).partition("+")[0],
-        "cpu": _cpu_name(),
+        "cpu": cpu_features()["name"],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -32,26 +33,15 @@ def environment() -> dict[str, Any]:
 def _commit() -> str | None:
     """Find the commit of the source tree this package is imported from, if it is one."""
     here = Path(mimonets.__file__).parent  # changes anywhere in the package count
-    git = ["git", "-C", str(here)]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
         # An installed package may lie in somebody else's repository, ignored by it.
-        subprocess.run(
-            [*git, "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=True
-        )
-        commit = subprocess.run(
-            [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        git("ls-files", "--error-unmatch", "__init__.py")
+        changes = "+changes" if git("status", "--porcelain", "--", ".") else ""
+        return git("rev-parse", "--short=12", "HEAD") + changes
     except (OSError, subprocess.CalledProcessError):
         return None
-    return commit + ("+changes" if changed else "")
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.partition(":")[2].strip() for line in file if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -9,12 +9,12 @@ Thresholds are calibrated on validation data: an export does so, and its manifes
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from mimonets._inputs import Array
+
 SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5)  # of the inputs that run again
 TOLERANCE = 0.0005  # of accuracy that the chosen threshold may give up to be cheaper
 
@@ -28,10 +28,6 @@ class Threshold:
     accuracy: float
     cost: float  # passes per input
     changed: float  # fraction of the rerun whose answer changes
-
-    def as_dict(self) -> dict[str, float]:
-        """Give plain data for JSON."""
-        return asdict(self)
 
 
 def thresholds(
@@ -52,9 +48,23 @@ def thresholds(
         shares: fractions of the inputs to rerun, such as 0, 0.05, 0.1. Several that have the same
             threshold are one row.
     """
-    sure = np.sort(confidences(fast))
-    levels = dict.fromkeys(_quantile(sure, share) for share in shares)
-    return [_tabulate(fast, slow, labels, active_streams, level) for level in levels]
+    sure = confidences(fast)
+    levels = np.append(np.sort(sure), np.inf)  # below the last lie all inputs
+    first, second = fast.argmax(axis=1), slow.argmax(axis=1)
+    table = []
+    for level in dict.fromkeys(float(levels[round(share * len(sure))]) for share in shares):
+        again = sure < level
+        rerun, changed = float(again.mean()), (first != second)[again]
+        table.append(
+            Threshold(
+                confidence=level,
+                rerun=rerun,
+                accuracy=float((np.where(again, second, first) == labels).mean()),
+                cost=1 / active_streams + rerun,
+                changed=float(changed.mean()) if len(changed) else 0.0,
+            )
+        )
+    return table
 
 
 def choose_threshold(table: Sequence[Threshold], *, tolerance: float = TOLERANCE) -> Threshold:
@@ -67,25 +77,3 @@ def confidences(logits: Array) -> Array:
     """Give the largest probability of every row."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(1 / np.exp(shifted).sum(axis=1))
-
-
-def _quantile(sure: Array, share: float) -> float:
-    """Find the confidence below which a share of the inputs lies."""
-    below = round(share * len(sure))
-    return float(sure[below]) if below < len(sure) else float("inf")
-
-
-def _tabulate(
-    fast: Array, slow: Array, labels: Array, active_streams: int, confidence: float
-) -> Threshold:
-    again = confidences(fast) < confidence
-    first, second = fast.argmax(axis=1), slow.argmax(axis=1)
-    answers = np.where(again, second, first)
-    changed = (first != second)[again]
-    return Threshold(
-        confidence=confidence,
-        rerun=float(again.mean()),
-        accuracy=float((answers == labels).mean()),
-        cost=1 / active_streams + float(again.mean()),
-        changed=float(changed.mean()) if len(changed) else 0.0,
-    )

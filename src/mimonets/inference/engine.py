@@ -6,7 +6,10 @@ Imports numpy only. A backend runs whole groups in one mode; all else is done he
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +43,14 @@ BACKENDS = (
     "openvino-bf16",
     "openvino-int8",
 )
+# What each reads, its own format first, and its package.
+# "compiled" takes half a minute to start and bf16 rounds: both are chosen by name only.
+CANDIDATES = {
+    "onnxruntime": (("onnx",), "onnxruntime"),
+    "openvino": (("openvino", "onnx"), "openvino"),
+    "onnxruntime-int8": (("onnx-int8",), "onnxruntime"),
+    "openvino-int8": (("openvino-int8",), "openvino"),
+}
 
 
 class Engine:
@@ -84,8 +95,6 @@ class Engine:
             folder = None
             self.manifest = describe(source)
         if backend == "auto":
-            from mimonets.inference.choose import choose
-
             self._backend, self.choice = choose(source, folder, self.manifest, self.threads)
         else:
             self._backend = open_backend(backend, source, folder, self.manifest, self.threads)
@@ -138,7 +147,9 @@ class Engine:
         inputs = self._check(inputs)
         mask = None if mask is None else self._check_mask(_from_tensor(mask)[1], inputs)
         answers = [
-            self._run(part_mode, inputs[rows], None if mask is None else mask[rows])[:keep]
+            self._open(part_mode, masked=mask is not None)(
+                inputs[rows], None if mask is None else mask[rows]
+            )[:keep]
             for part_mode, rows, keep in self._parts(len(inputs), mode)
         ]
         return wrap(answers[0] if len(answers) == 1 else np.concatenate(answers))
@@ -165,9 +176,6 @@ class Engine:
             mode = next(m for m in self.modes if m >= streams)
             size = self.manifest.answers_per_group(mode)
             yield mode, whole + np.arange(size) % left, left
-
-    def _run(self, mode: int, inputs: Array, mask: Array | None) -> Array:
-        return self._open(mode, masked=mask is not None)(inputs, mask)
 
     def _open(self, mode: int, *, masked: bool) -> Run:
         run = self._runs.get((mode, masked))
@@ -262,6 +270,51 @@ def open_backend(
     from mimonets.inference.open_vino import OpenVinoBackend
 
     return OpenVinoBackend(name, folder, manifest, threads)
+
+
+def choose(
+    source: Any, folder: Path | None, manifest: Manifest, threads: int
+) -> tuple[Backend, str]:
+    """Time one pass of the fastest mode in each backend that is there; the winner and the times."""
+    names = [
+        name
+        for name, (formats, package) in CANDIDATES.items()
+        if {*formats} & manifest.formats.keys() and find_spec(package) is not None
+    ]
+    if folder is None or not names:
+        backend = open_backend("torch", source, folder, manifest, threads)
+        return backend, "torch: nothing else is there to choose from"
+    seconds: dict[str, float] = {}
+    backends = {}
+    mode = manifest.modes[-1].active_streams
+    example = example_inputs(manifest.input_spec, manifest.answers_per_group(mode))
+    for name in names:
+        backends[name] = open_backend(name, source, folder, manifest, threads)
+        run = backends[name].open(mode, masked=False)
+        seconds[name] = median_seconds(partial(run, example, None))
+    best = min(seconds, key=seconds.__getitem__)
+    times = ", ".join(f"{name} {1000 * seconds[name]:.3g} ms" for name in names)
+    return backends[best], f"{best}: a group of {mode} took {times}"
+
+
+def median_seconds(call: Callable[[], object], budget: float = 1.0) -> float:
+    """Time a call after one to warm up: the median of five, fewer if they take long."""
+    call()
+    seconds: list[float] = []
+    while len(seconds) < 5 and sum(seconds) < budget:
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
+def example_inputs(spec: InputSpec, batch_size: int) -> Array:
+    """Make random inputs that fit a description."""
+    draw = np.random.default_rng(0)
+    shape = (batch_size, *spec.shape)
+    if spec.kind == "tokens":
+        return draw.integers(spec.vocab_size or 2, size=shape)
+    return draw.standard_normal(shape, dtype=np.float32)
 
 
 def default_threads() -> int:

@@ -1,7 +1,8 @@
 """ExportFolder: the folder that an export fills, and the manifest that describes it so far."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mimonets._extras import need
 from mimonets._inputs import InputSpec
 from mimonets.inference.cascade import choose_threshold, thresholds
 from mimonets.inference.cpu import cpu_features
-from mimonets.inference.engine import Engine
+from mimonets.inference.engine import CANDIDATES, Engine
 from mimonets.inference.manifest import Graphs, Manifest, hash_file, write_manifest
 from mimonets.inference.measure import (
     answers_and_labels,
@@ -22,9 +24,7 @@ from mimonets.inference.measure import (
     measure_accuracy,
     service_times,
 )
-from mimonets.inference.open_vino import import_openvino
 from mimonets.inference.quantise import INT8_WRITERS
-from mimonets.inference.torch_runtime import relative_difference
 from mimonets.inference.trace import SharedWeights, to_onnx, trace
 
 LENGTH = 128  # tokens of the random sequences to compare on; every length runs the same graph
@@ -73,8 +73,7 @@ class ExportFolder:
         """
         self._keep_model()
         weights = SharedWeights(self.folder / "weights.bin")
-        graphs: dict[str, dict[str, str]] = {}
-        programs: dict[str, dict[str, str]] = {}
+        written: dict[str, dict[str, dict[str, str]]] = {}  # format -> active streams -> its graphs
         for active in self.reference.modes:
             self.tell(f"tracing {active} active")
             for which in ("plain", "masked")[: 1 + self.manifest.takes_mask]:
@@ -82,22 +81,27 @@ class ExportFolder:
                     self.model, self.manifest, active, self.example, masked=which == "masked"
                 )
                 name = f"mode-{active}" + ("-mask" if which == "masked" else "")
+                paths = {}
                 if "pt2" in formats:
-                    torch.export.save(program, self.folder / f"{name}.pt2")
-                    programs.setdefault(str(active), {})[which] = f"{name}.pt2"
+                    paths["pt2"] = f"{name}.pt2"
+                    torch.export.save(program, self.folder / paths["pt2"])
                 if onnx:
+                    paths["onnx"] = f"{name}.onnx"
                     graph = to_onnx(program, self.manifest.model)
-                    weights.write(graph, self.folder / f"{name}.onnx")
-                    graphs.setdefault(str(active), {})[which] = f"{name}.onnx"
-        if graphs:
-            self.add("onnx", graphs, "weights.bin")
-            self.compare("onnx", "onnxruntime")
-        if "openvino" in formats:
-            self.add("openvino", _write_openvino(self.folder, graphs))
-            self.compare("openvino", "openvino")
-        if programs:
-            self.add("pt2", programs)
-            self.compare("pt2", "pt2")
+                    weights.write(graph, self.folder / paths["onnx"])
+                if "openvino" in formats:
+                    paths["openvino"] = f"openvino/{name}.xml"
+                    self._write_openvino(paths["onnx"], paths["openvino"])
+                for format_name, path in paths.items():
+                    modes = written.setdefault(format_name, {})
+                    modes.setdefault(str(active), {})[which] = path
+        for format_name, backend in (
+            *(("onnx", "onnxruntime"), ("openvino", "openvino"), ("pt2", "pt2")),
+        ):
+            if format_name in written:
+                more = ("weights.bin",) if format_name == "onnx" else ()
+                self.add(format_name, written[format_name], *more)
+                self.compare(format_name, backend)
 
     def finish(self, formats: Sequence[str]) -> None:
         """Remove ONNX graphs that were only a step on the way, and write the manifest."""
@@ -129,15 +133,14 @@ class ExportFolder:
         graphs = self.manifest.formats[format_name]
         self._set_format(format_name, replace(graphs, difference=found))
 
-    def measure_accuracies(self, evaluation: Sequence[Batch]) -> None:
-        """Measure the accuracy of every mode in PyTorch."""
+    def enter_accuracies(self, evaluation: Sequence[Batch] | None) -> None:
+        """Write down the accuracies that are known already, and measure those of PyTorch."""
+        known = self.options.accuracy or {}
         for active in self.reference.modes:
-            self.accuracy_of("float32", evaluation, active)
-
-    def enter_accuracy(self, accuracy: Mapping[int, float]) -> None:
-        """Write down accuracies that were measured before, of the modes that are exported."""
-        known = {mode: accuracy[mode] for mode in self.reference.modes if mode in accuracy}
-        self._set_modes("accuracy", "float32", known)
+            if evaluation is not None:
+                self.accuracy_of("float32", evaluation, active)
+            elif active in known:
+                self._set_modes("accuracy", "float32", {active: known[active]})
 
     def accuracy_of(
         self, precision: str, evaluation: Sequence[Batch], active_streams: int
@@ -162,7 +165,7 @@ class ExportFolder:
             fast, _ = answers_and_labels(self.reference, validation, active)
             table = thresholds(fast, slow, labels, active_streams=group)
             changes = {
-                "cascade": [row.as_dict() for row in table],
+                "cascade": [asdict(row) for row in table],
                 "confidence": choose_threshold(table).confidence,
             }
             self._change_mode(active, changes)
@@ -206,13 +209,8 @@ class ExportFolder:
             group = self.example[: self.manifest.answers_per_group(active)]
             macs = macs_per_input(self.model, group, active)
             self._change_mode(active, {"macs_per_input": macs})
-        for backend, format_name, package in (
-            ("onnxruntime", "onnx", "onnxruntime"),
-            ("openvino", "openvino", "openvino"),
-            ("onnxruntime-int8", "onnx-int8", "onnxruntime"),
-            ("openvino-int8", "openvino-int8", "openvino"),
-        ):
-            if format_name in self.manifest.formats and find_spec(package) is not None:
+        for backend, ((own, *_), package) in CANDIDATES.items():
+            if own in self.manifest.formats and find_spec(package) is not None:
                 self.tell(f"timing {backend}")
                 engine = self.engine(backend)
                 self._set_modes("service_seconds", backend, service_times(engine))
@@ -224,6 +222,7 @@ class ExportFolder:
         return Engine(self.folder, backend)
 
     def _difference(self, engine: Engine, mode: int, batch: int, mask: Tensor | None) -> float:
+        r"""Compare answers: :math:`\max |found - expected| / \max |expected|`."""
         options = {} if mask is None else {"mask": mask[:batch]}
         expected = self.reference(self.example[:batch], mode, **options).numpy()
         if not np.isfinite(expected).all():
@@ -231,8 +230,10 @@ class ExportFolder:
                 f"{self.manifest.model} with {mode} active gives answers that are not finite in "
                 f"PyTorch already; nothing was written."
             )
-        found = engine(self.example[:batch], mode, **options)
-        return relative_difference(found.numpy(), expected)
+        found = engine(self.example[:batch], mode, **options).numpy()
+        if found.shape != expected.shape or not np.isfinite(found).all():
+            return math.inf
+        return float(np.abs(found - expected).max()) / (float(np.abs(expected).max()) or 1.0)
 
     def _mask(self) -> Tensor:
         """Mark sequences of several lengths as real."""
@@ -240,6 +241,13 @@ class ExportFolder:
         lengths = length - torch.arange(len(self.example)) % max(1, length // 2)
         mask = torch.arange(length) < lengths.view(-1, *[1] * (self.example.ndim - 1))
         return mask.expand(self.example.shape).contiguous()
+
+    def _write_openvino(self, source: str, path: str) -> None:
+        """Convert an ONNX graph into OpenVINO's format, weights and all."""
+        openvino = need("openvino", extra="openvino", what="This backend")
+        (self.folder / path).parent.mkdir(exist_ok=True)
+        model = openvino.Core().read_model(str(self.folder / source))
+        openvino.save_model(model, str(self.folder / path), compress_to_fp16=False)
 
     def _keep_model(self) -> None:
         """Keep one of our own networks as it is, for the PyTorch engines."""
@@ -276,21 +284,6 @@ class ExportFolder:
             for mode in self.manifest.modes
         )
         self.manifest = replace(self.manifest, modes=tuple(modes))
-
-
-def _write_openvino(folder: Path, graphs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Convert ONNX graphs into OpenVINO's format, weights and all; returns their names."""
-    openvino = import_openvino()
-    core = openvino.Core()
-    (folder / "openvino").mkdir()
-    found: dict[str, dict[str, str]] = {}
-    for mode, entries in graphs.items():
-        for which, name in entries.items():
-            path = f"openvino/{Path(name).stem}.xml"
-            model = core.read_model(str(folder / name))
-            openvino.save_model(model, str(folder / path), compress_to_fp16=False)
-            found.setdefault(mode, {})[which] = path
-    return found
 
 
 def _versions() -> dict[str, str]:

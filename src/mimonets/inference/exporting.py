@@ -110,10 +110,7 @@ def export(
         with eval_mode(model, inference=False):
             work = ExportFolder(model, part, manifest, options)
             work.write(formats, onnx=bool(runtimes) or {"onnx", "openvino"} & {*formats} != set())
-            if options.accuracy is not None:
-                work.enter_accuracy(options.accuracy)
-            if evaluation is not None:
-                work.measure_accuracies(evaluation)
+            work.enter_accuracies(evaluation)
             if options.validation is not None:
                 work.calibrate_cascade(list(options.validation))
             for runtime in runtimes:

@@ -199,8 +199,8 @@ def _check_graphs(path: Path, manifest: Manifest) -> None:
                 )
 
 
-def find_graphs(backend: str, format_name: str, manifest: Manifest) -> Graphs:
-    """Find the files that a backend runs, or say how to make them."""
+def find_graphs(backend: str, format_name: str, manifest: Manifest, folder: Path) -> Graphs:
+    """Find the files that a backend runs and check them, or say how to make them."""
     if format_name not in manifest.formats:
         how = f"formats=({format_name!r},)"
         if "int8" in format_name:
@@ -209,7 +209,9 @@ def find_graphs(backend: str, format_name: str, manifest: Manifest) -> Graphs:
             f"backend={backend!r} needs the format {format_name!r}, and this folder holds "
             f"{', '.join(manifest.formats)}: export the model again with {how}."
         )
-    return manifest.formats[format_name]
+    graphs = manifest.formats[format_name]
+    check_files(folder, graphs.files)
+    return graphs
 
 
 def hash_file(path: Path) -> str:

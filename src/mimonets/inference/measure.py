@@ -1,6 +1,7 @@
 """What the manifest says about each mode: accuracy, operations and service time."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from mimonets.inference.choose import example_inputs, median_seconds
-from mimonets.inference.engine import Engine
+from mimonets._inputs import Array
+from mimonets.inference.engine import Engine, example_inputs, median_seconds
 
-Array = np.ndarray[Any, Any]
 IGNORED = -100  # a label that is not scored
 GROUPS = (1, 2, 4, 8)  # sizes of batches to time, in groups
 TOO_LONG = 2.0  # seconds of a call after which no larger batch is timed
@@ -65,11 +65,7 @@ def service_times(engine: Engine) -> dict[int, list[list[float]]]:
         for groups in GROUPS:
             count = groups * engine.manifest.answers_per_group(mode)
             inputs = example_inputs(engine.input_spec, count)
-
-            def call(x: Any, mask: None, mode: int = mode) -> object:
-                return engine(x, mode)
-
-            seconds = median_seconds(call, inputs, rounds=5, budget=0.5)
+            seconds = median_seconds(partial(engine, inputs, mode), budget=0.5)
             points.append([count, float(f"{seconds:.4g}")])
             if points[-1][1] > TOO_LONG:
                 break

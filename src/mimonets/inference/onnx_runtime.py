@@ -8,7 +8,7 @@ import numpy as np
 from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.engine import Run
-from mimonets.inference.manifest import Manifest, check_files, find_graphs
+from mimonets.inference.manifest import Manifest, find_graphs
 
 SMALL = 32 * 2**20  # bytes of weights up to which every mode may have a copy
 PIECE = 8  # inputs per thread that a large network answers at once: more leave the cache
@@ -31,11 +31,10 @@ class OnnxRuntimeBackend:
         self.name = name
         self.folder = folder
         self.int8 = name.endswith("int8")
-        self.graphs = find_graphs(name, "onnx-int8" if self.int8 else "onnx", manifest)
+        self.graphs = find_graphs(name, "onnx-int8" if self.int8 else "onnx", manifest, folder)
         self.manifest = manifest
         self.threads = threads
-        _import_onnxruntime()
-        check_files(folder, self.graphs.files)
+        self.runtime = need("onnxruntime", extra="onnxruntime", what="This backend")
         # Copies of few weights cost nothing, and let ONNX Runtime fuse and lay out as it likes.
         size = sum((folder / name).stat().st_size for name in self.graphs.files)
         self.share_weights = not self.int8 and size > SMALL
@@ -63,8 +62,7 @@ class OnnxRuntimeBackend:
         return run_in_pieces if self.share_weights else run
 
     def _session(self, path: Path) -> Any:
-        onnxruntime = _import_onnxruntime()
-        options = onnxruntime.SessionOptions()
+        options = self.runtime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -74,14 +72,9 @@ class OnnxRuntimeBackend:
         if self.share_weights:
             options.add_session_config_entry("session.disable_prepacking", "1")
             # The blocked layout of convolutions would be a copy of their weights per mode.
-            options.graph_optimization_level = (
-                onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-            )
+            levels = self.runtime.GraphOptimizationLevel
+            options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
             disabled = _FUSIONS_THAT_COPY
-        return onnxruntime.InferenceSession(
+        return self.runtime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
         )
-
-
-def _import_onnxruntime() -> Any:
-    return need("onnxruntime", extra="onnxruntime", what="This backend")

@@ -8,7 +8,7 @@ from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.engine import Run
-from mimonets.inference.manifest import Manifest, check_files, find_graphs
+from mimonets.inference.manifest import Manifest, find_graphs
 
 
 class OpenVinoBackend:
@@ -17,18 +17,17 @@ class OpenVinoBackend:
     def __init__(self, name: str, folder: Path, manifest: Manifest, threads: int) -> None:
         self.name = name
         self.folder = folder
-        if name.endswith("int8"):
-            self.graphs = find_graphs(name, "openvino-int8", manifest)
-        else:  # its own format where it was written, else it reads ONNX as well
-            own = "openvino" in manifest.formats
-            self.graphs = find_graphs(name, "openvino" if own else "onnx", manifest)
+        # Its own format where it was written; else it reads ONNX as well.
+        own = name if name.endswith("int8") else "openvino"
+        if own == "openvino" and own not in manifest.formats:
+            own = "onnx"
+        self.graphs = find_graphs(name, own, manifest, folder)
         if name.endswith("bf16") and not cpu_features()["bf16"]:
             raise ValueError(
                 f"backend={name!r} needs a CPU with bf16 instructions, and this one emulates them "
                 f"many times slower: use openvino or openvino-int8."
             )
-        check_files(folder, self.graphs.files)
-        self.core = import_openvino().Core()
+        self.core = need("openvino", extra="openvino", what="This backend").Core()
         self.properties = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
@@ -52,8 +51,3 @@ class OpenVinoBackend:
             return request.get_output_tensor(0).data.copy()
 
         return run
-
-
-def import_openvino() -> Any:
-    """Import OpenVINO, or say how to install it."""
-    return need("openvino", extra="openvino", what="This backend")

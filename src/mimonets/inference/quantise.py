@@ -70,12 +70,11 @@ class Int8Writer:
         """Cut calibration batches into whole groups."""
         size = self.manifest.answers_per_group(active_streams)
         for inputs, mask in self.batches:
-            whole = inputs[np.arange(-(-len(inputs) // size) * size) % len(inputs)]
-            if not masked:
-                yield {"inputs": whole}
-                continue
-            mask = np.ones(inputs.shape, dtype=bool) if mask is None else mask
-            yield {"inputs": whole, "mask": mask[np.arange(len(whole)) % len(mask)]}
+            feeds = {"inputs": inputs}
+            if masked:
+                feeds["mask"] = np.ones(inputs.shape, dtype=bool) if mask is None else mask
+            rows = np.arange(-(-len(inputs) // size) * size) % len(inputs)
+            yield {name: part[rows] for name, part in feeds.items()}
 
 
 class OnnxInt8Writer(Int8Writer):

@@ -3,11 +3,9 @@
 Also what exporting needs to know of a network before anything is traced.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,9 +33,8 @@ class TorchBackend:
             one_mode = torch.compile(one_mode, options={"freezing": True})  # type: ignore[assignment]
 
         def run(inputs: Array, mask: Array | None) -> Array:
-            tensors = [torch.from_numpy(inputs).to(self.device)]
-            if mask is not None:
-                tensors.append(torch.from_numpy(mask).to(self.device))
+            parts = [torch.from_numpy(part) for part in (inputs, mask) if part is not None]
+            tensors = [part.to(self.device) for part in parts]
             with torch.no_grad():
                 return one_mode(*tensors).float().cpu().numpy()
 
@@ -51,8 +48,7 @@ class ProgramBackend:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
-        self.graphs = find_graphs("pt2", "pt2", manifest)
-        check_files(folder, self.graphs.files)
+        self.graphs = find_graphs("pt2", "pt2", manifest, folder)
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Load the program of one mode."""
@@ -113,7 +109,12 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
     example = model.example_inputs(1)
     spec = input_spec or getattr(model, "input_spec", None)
     if not isinstance(spec, InputSpec):
-        spec = _spec_of(example, getattr(config, "vocab_size", None))
+        images = example.is_floating_point()
+        spec = InputSpec(
+            kind="image" if images else "tokens",
+            shape=tuple(example.shape[1:]),
+            vocab_size=None if images else getattr(config, "vocab_size", None),
+        )
     if tuple(example.shape[1:]) != spec.shape:
         raise ValueError(
             f"{name} takes inputs of {tuple(example.shape[1:])}, and its description says "
@@ -150,13 +151,6 @@ def _streams(model: Any) -> int:
     return streams if isinstance(streams, int) and not isinstance(streams, bool) else 0
 
 
-def _spec_of(example: Tensor, vocab_size: int | None) -> InputSpec:
-    shape = tuple(example.shape[1:])
-    if example.is_floating_point():
-        return InputSpec(kind="image", shape=shape)
-    return InputSpec(kind="tokens", shape=shape, vocab_size=vocab_size)
-
-
 def _load(name: str, folder: Path, manifest: Manifest) -> Any:
     if "torch" not in manifest.formats:
         raise ValueError(
@@ -167,11 +161,3 @@ def _load(name: str, folder: Path, manifest: Manifest) -> Any:
 
     check_files(folder, manifest.formats["torch"].files)
     return load(folder / "model")
-
-
-def relative_difference(found: Array, wanted: Array) -> float:
-    r"""Compare answers: :math:`\max |found - wanted| / \max |wanted|`; not finite counts as inf."""
-    if found.shape != wanted.shape or not np.isfinite(found).all():
-        return math.inf
-    largest = float(np.abs(wanted).max())
-    return float(np.abs(found - wanted).max()) / (largest or 1.0)

@@ -44,8 +44,7 @@ def validate(
     shares = config.mode_shares(state.model.num_streams)
     points = operating_points(state.model)
     modes = tuple(point.number for point in points if point.inputs_per_pass in shares)
-    found: dict[str, Row] = {}
-    best = False
+    found, mean = dict[str, Row](), 0.0
     state.statistics.remember()
     with averaged(state.average):
         calibrate(state, batches, modes)
@@ -53,14 +52,12 @@ def validate(
             measured = evaluate(state.model, validation, modes)
             found = {str(mode): result.as_dict() for mode, result in measured.items()}
             mean = sum(result["accuracy"] for result in found.values()) / len(found)
-            best = mean > state.best
-            if best:
+            if mean > state.best:
                 run.save_model(state.model, "best")
-        found, best = fabric.broadcast((found, best))
+        found, mean = fabric.broadcast((found, mean))
     state.statistics.restore()
-    if best:
-        state.best = sum(result["accuracy"] for result in found.values()) / len(found)
-        state.best_step = state.step
+    if mean > state.best:  # the same on all processes
+        state.best, state.best_step = mean, state.step
     return found
 
 

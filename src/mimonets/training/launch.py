@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mimonets._device import to_channels_last
+from mimonets._device import to_channels_last, use_threads
 from mimonets._extras import need
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import first_line
@@ -65,29 +65,17 @@ def make_fast(network: nn.Module, config: TrainConfig, device: torch.device) -> 
 def training_setup(model: nn.Module, config: TrainConfig, device: torch.device) -> Iterator[None]:
     """Training mode, hardware as the config says, random numbers of our own, for a while."""
     keep_freed_memory()
-    threads = torch.get_num_threads()
     was_training = model.training
+    precision, benchmark = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     try:
-        with torch.random.fork_rng(), fast_products(device):
-            torch.set_num_threads(config.threads or threads)
+        with torch.random.fork_rng(), use_threads(config.threads):
+            if device.type == "cuda":  # TF32 and the fastest convolutions
+                torch.set_float32_matmul_precision("high")
+                torch.backends.cudnn.benchmark = True
             model.train()
             yield
     finally:
-        torch.set_num_threads(threads)
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision(precision)
+            torch.backends.cudnn.benchmark = benchmark
         model.train(was_training)
-
-
-@contextmanager
-def fast_products(device: torch.device) -> Iterator[None]:
-    """Use TF32 and the fastest convolutions on a CUDA device, for a while; elsewhere nothing."""
-    if device.type != "cuda":
-        yield
-        return
-    precision, benchmark = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.benchmark = benchmark

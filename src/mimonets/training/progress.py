@@ -20,32 +20,22 @@ class TrainingInterrupted(KeyboardInterrupt):
         super().__init__(f"{self.saved} Resume it with resume=True.")
 
 
-class StopRequest:
-    """Whether Ctrl-C or a termination signal came; looked at between steps."""
-
-    def __init__(self) -> None:
-        self.came = False
-
-    def __bool__(self) -> bool:
-        return self.came
-
-
 @contextmanager
-def listening_for_stop() -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request; the second one ends at once."""
-    request = StopRequest()
+def listening_for_stop() -> Iterator[list[int]]:
+    """Note the first Ctrl-C (or SIGTERM), to look at between steps; the second one ends at once."""
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield request  # only the main thread gets signals
+        yield came  # only the main thread gets signals
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if request.came:
+        if came:
             raise KeyboardInterrupt
-        request.came = True
+        came.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield request
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

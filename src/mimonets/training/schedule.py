@@ -56,19 +56,16 @@ def make_scheduler(
     """
     start, top, final = config.lr_range
     rising = warmup_steps(config, total_steps)
-    if config.schedule == "constant" or (config.schedule == "warmup" and rising == 0):
-        _start_at(optimizer, top)
-        return LambdaLR(optimizer, lambda step: 1.0)
-    if config.schedule == "warmup":
-        _start_at(optimizer, top)
-        return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rising))
-    if config.schedule == "warmup-cosine":
-        _start_at(optimizer, top)
+    if "onecycle" not in config.schedule:
+        for group in optimizer.param_groups:
+            group["lr"] = top
         falling = max(1, total_steps - 1 - rising)
 
         def factor(step: int) -> float:
-            if step < rising:
+            if step < rising and config.schedule != "constant":
                 return (step + 1) / rising
+            if config.schedule != "warmup-cosine":
+                return 1.0
             part = (1 + math.cos(math.pi * (step - rising) / falling)) / 2
             return part + (1 - part) * final / top
 
@@ -98,8 +95,3 @@ def warmup_steps(config: TrainConfig, total_steps: int) -> int:
     """
     steps = config.warmup * total_steps if config.warmup < 1 else config.warmup
     return min(round(steps), total_steps)
-
-
-def _start_at(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr

@@ -7,12 +7,12 @@ from rich.console import Console
 from mimonets import MIMOConvConfig
 from mimonets._show import mmac
 from mimonets.cli.cost import cost_table
-from mimonets.evaluation import BenchSettings, bench, count_points
-from mimonets.evaluation.report import (
+from mimonets.cli.report import (
     bench_table,
     plot_bench,
     shares_line,
 )
+from mimonets.evaluation import BenchSettings, bench, count_points
 
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8

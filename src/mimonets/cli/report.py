@@ -1,4 +1,4 @@
-"""Tables and plots from costs and timings."""
+"""The tables and the plot that bench, evaluate and train show."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -64,10 +64,9 @@ def accuracy_table(
 ) -> Table:
     """Lay out accuracy by operating point, with how sure we are of it and what it costs."""
     table = Table(title=title)
-    for name in ("operating point", "accuracy", "95 % interval", "by position", "loss"):
+    names = ("operating point", "accuracy", "95 % interval", "by position", "loss")
+    for name in (*names, "calibration error", "MMAC/input"):
         table.add_column(name, justify="right")
-    table.add_column("calibration error", justify="right")
-    table.add_column("MMAC/input", justify="right")
     for point, result, macs in rows:
         low, high = result.interval
         worst, best = min(result.per_stream), max(result.per_stream)
