@@ -92,16 +92,13 @@ def _keys(axes: Any, curve: Report) -> None:
         bound = curve["bound"][curve["dim"].index(dim)]
         axes.plot(dim, bound, "D", color=COLOURS[0], markersize=5)
         axes.annotate(f"{bound:.3g}", (dim, bound), xytext=(5, 3), textcoords="offset points")
-    _widths(axes, curve["dim"])
-    axes.set_title("Two keys within 70° (A.2)")
+    _widths(axes, curve["dim"], "Two keys within 70° (A.2)")
 
 
 def _sums(axes: Any, curve: Report) -> None:
     axes.plot(curve["t"], curve["bound"], color=COLOURS[0], label=r"bound $2 e^{-t^2 / 2n}$")
     _points(axes, curve["t"], curve["simulated"], COLOURS[0], "64 fair signs")
-    _probabilities(axes)
-    axes.set_xlabel("threshold t")
-    axes.set_title("A sum beyond t (Hoeffding, G)")
+    _probabilities(axes, "threshold t", "A sum beyond t (Hoeffding, G)")
 
 
 def _norms(axes: Any, curve: Report) -> None:
@@ -109,9 +106,7 @@ def _norms(axes: Any, curve: Report) -> None:
     names = [name for name in curve if name.startswith("D=")]
     for name, colour in zip(names, COLOURS, strict=False):
         _points(axes, curve["beta"], curve[name], colour, name)
-    _probabilities(axes)
-    axes.set_xlabel(r"excess $\beta$ over the mean $1/D$")
-    axes.set_title("Norm of a Hadamard product (G)")
+    _probabilities(axes, r"excess $\beta$ over the mean $1/D$", "Norm of a Hadamard product (G)")
 
 
 def _cleanup(axes: Any, curve: Report) -> None:
@@ -119,8 +114,7 @@ def _cleanup(axes: Any, curve: Report) -> None:
     for name, colour in zip(names, COLOURS, strict=False):
         axes.plot(curve["dim"], curve[name]["bound"], color=colour, label=f"bound, {name}")
         _points(axes, curve["dim"], curve[name]["simulated"], colour, None)
-    _widths(axes, curve["dim"], legend="upper right")
-    axes.set_title(r"Dictionary cleanup off by half (A.3)")
+    _widths(axes, curve["dim"], "Dictionary cleanup off by half (A.3)", legend="upper right")
 
 
 def _attention(axes: Any, curve: Report, grid: str) -> None:
@@ -130,8 +124,7 @@ def _attention(axes: Any, curve: Report, grid: str) -> None:
     for (name, values), colour, style in zip(bounds.items(), COLOURS, styles, strict=True):
         axes.plot(curve["dim"], values, color=colour, linestyle=style, label=name)
     _points(axes, curve["dim"], curve["simulated"], "black", "simulated")
-    _widths(axes, curve["dim"])
-    axes.set_title(f"FAVOR+S score off by half, {grid} streams (D)")
+    _widths(axes, curve["dim"], f"FAVOR+S score off by half, {grid} streams (D)")
 
 
 def _points(
@@ -158,14 +151,15 @@ def _points(
     )
 
 
-def _widths(axes: Any, widths: Sequence[int], legend: str = "lower left") -> None:
+def _widths(axes: Any, widths: Sequence[int], title: str, legend: str = "lower left") -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(widths, [str(width) for width in widths])
-    axes.set_xlabel("width D")
-    _probabilities(axes, legend)
+    _probabilities(axes, "width D", title, legend)
 
 
-def _probabilities(axes: Any, legend: str = "lower left") -> None:
+def _probabilities(axes: Any, label: str, title: str, legend: str = "lower left") -> None:
+    axes.set_xlabel(label)
+    axes.set_title(title)
     axes.set_yscale("log")
     axes.set_ylim(FLOOR, 3)
     axes.axhspan(1, 3, color="gray", alpha=0.15, linewidth=0)

@@ -21,16 +21,17 @@ from mimonets.loadtest.load import Bodies, Samples
 
 WINDOW = 4.0  # seconds over which accuracy is counted
 ABSENCE = 5.0  # seconds without a page until the load stops; loading a page again takes less
-SLO = 0.2
+SLO = 0.2  # seconds
+PICTURES = 20  # that the page shows
 
 
 class DemoLoad:
     """Starts the process on the first use, and keeps what it reports."""
 
-    def __init__(self, url: str, samples: str, *, max_rate: float = 400.0, pictures: int = 20):
-        self.url, self.samples, self.max_rate = url, samples, max_rate
-        self.rate = 0.0
-        self._pictures = pictures
+    max_rate = 400.0
+
+    def __init__(self, url: str, samples: str) -> None:
+        self.url, self.samples, self.rate = url, samples, 0.0
         self._pages = 0
         self._changing = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
@@ -41,10 +42,11 @@ class DemoLoad:
     def about(self) -> dict[str, Any]:
         """Give some sample images as PNG data URLs, for those who cannot draw."""
         found = Samples.read(self.samples)
-        shown = []
-        for row in range(min(self._pictures, len(found.inputs))):
-            label = None if found.labels is None else int(found.labels[row])
-            shown.append({"image": _data_url(found.inputs[row]), "label": label})
+        labels = [None] * PICTURES if found.labels is None else found.labels[:PICTURES].tolist()
+        shown = [
+            {"image": _data_url(image), "label": label}
+            for image, label in zip(found.inputs, labels, strict=False)
+        ]
         return {"max_rate": self.max_rate, "samples": shown}
 
     async def set_rate(self, rate: float) -> None:

@@ -54,8 +54,8 @@ class Outcome:
             chosen = bins == number
             if not chosen.any():
                 continue
-            found = (self.arrival, self.latency, self.accuracy, self.active, self.refused)
-            part = Outcome(*(values[chosen] for values in found), self.slo).summary()
+            found = {name: values[chosen] for name, values in vars(self).items() if name != "slo"}
+            part = Outcome(**found, slo=self.slo).summary()
             rows["seconds"].append(number * width)
             rows["rate"].append(float(chosen.sum()) / width)
             for name in ("right_in_time", "p99", "active"):

@@ -89,11 +89,6 @@ def make_app(server: Server, *, wait: bool = True) -> FastAPI:
     return app
 
 
-def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """Answer ``{"error": "..."}``."""
-    return json_response({"error": message}, status, headers)
-
-
 def json_response(
     content: Any, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
@@ -123,11 +118,12 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, problem: HTTPException) -> Response:
-        return error_response(problem.status_code, str(problem.detail), dict(problem.headers or {}))
+        headers = dict(problem.headers or {})
+        return json_response({"error": str(problem.detail)}, problem.status_code, headers)
 
     @app.exception_handler(Exception)
     async def fault(request: Request, problem: Exception) -> Response:
-        return error_response(500, FAULT)
+        return json_response({"error": FAULT}, 500)
 
 
 def _add_health(app: FastAPI, server: Server) -> None:
@@ -145,13 +141,13 @@ def _add_health(app: FastAPI, server: Server) -> None:
     async def live() -> Response:
         if server.worker.is_live():
             return json_response({"live": True})
-        return error_response(503, "Queued work does not progress.")
+        return json_response({"error": "Queued work does not progress."}, 503)
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:
         if server.is_ready and server.worker.is_live():
             return json_response({"ready": True})
-        return error_response(503, "The server is starting or shutting down.", {"Retry-After": "1"})
+        raise RequestError(503, "The server is starting or shutting down.")
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:

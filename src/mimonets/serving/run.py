@@ -8,12 +8,13 @@ import sys
 import warnings
 from ipaddress import ip_address
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from mimonets.serving.app import make_app
 from mimonets.serving.server import Server
-from mimonets.serving.site import DemoLoad, add_site
+from mimonets.serving.site import add_site
 
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
 
@@ -66,7 +67,7 @@ def check_host(host: str, server: Server) -> None:
 
 
 def run_server(
-    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: DemoLoad | None = None
+    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: Any = None
 ) -> None:
     """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
     check_host(host, server)
@@ -95,7 +96,7 @@ def run_server(
         raise server.failure
 
 
-async def _serve(runner: _Runner, server: Server, demo: DemoLoad | None) -> None:
+async def _serve(runner: _Runner, server: Server, demo: Any) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 

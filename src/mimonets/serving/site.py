@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -29,29 +29,8 @@ SAFE = {
 INTERVAL = 0.5  # seconds between two events
 
 
-class DemoLoad(Protocol):
-    """A load that the page's slider sets, such as that of :mod:`mimonets.loadtest.demo`."""
-
-    max_rate: float
-
-    def about(self) -> dict[str, Any]:
-        """Give what the page shows before it starts."""
-
-    def state(self) -> dict[str, Any]:
-        """Give the rate and what came back."""
-
-    def watched(self) -> AbstractContextManager[None]:
-        """Go on while a page looks."""
-
-    async def set_rate(self, rate: float) -> None:
-        """Send so many inputs per second."""
-
-    async def stop(self) -> None:
-        """End it."""
-
-
-def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None:
-    """Add the page and its live numbers; in a demo also the load."""
+def add_site(app: FastAPI, server: Server, demo: Any = None) -> None:
+    """Add the page and its live numbers; with a `mimonets.loadtest.demo.DemoLoad` also its load."""
 
     def serve_file(name: str) -> Response:
         path = FOLDER / name
@@ -94,20 +73,11 @@ def add_site(app: FastAPI, server: Server, demo: DemoLoad | None = None) -> None
         return json_response({"rate": rate})
 
 
-def state(server: Server, demo: DemoLoad | None) -> dict[str, Any]:
-    """Give the numbers of the last seconds."""
-    found: dict[str, Any] = {
-        **server.metrics.window(),
-        "queued": server.queued(),
-        "ready": server.is_ready,
-    }
-    if demo is not None:
-        found |= demo.state()
-    return found
-
-
-async def _events(request: Request, server: Server, demo: DemoLoad | None) -> AsyncIterator[bytes]:
+async def _events(request: Request, server: Server, demo: Any) -> AsyncIterator[bytes]:
+    """Give the numbers of the last seconds, again and again."""
     with nullcontext() if demo is None else demo.watched():
         while not server.is_draining and not await request.is_disconnected():
-            yield b"data: " + orjson.dumps(state(server, demo)) + b"\n\n"
+            state = {"queued": server.queued(), "ready": server.is_ready}
+            state |= server.metrics.window() | ({} if demo is None else demo.state())
+            yield b"data: " + orjson.dumps(state) + b"\n\n"
             await asyncio.sleep(INTERVAL)

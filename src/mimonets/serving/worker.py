@@ -40,7 +40,6 @@ class Worker:
         self._changed = threading.Condition()
         self._idle_tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._postponed_since = 0.0
-        self._slabs: dict[int, Array] = {}  # by id of the queue
         self._stopping = False
         self._beat = clock()
         self._running: Job | None = None
@@ -74,7 +73,6 @@ class Worker:
                 return False
             if queue in self.batcher.queues:
                 self.batcher.queues.remove(queue)
-            self._slabs.pop(id(queue), None)
             return True
 
     def submit(self, request: InferenceRequest) -> asyncio.TimerHandle:
@@ -92,22 +90,17 @@ class Worker:
             self.batcher.end(request)
 
     async def measure(self, network: Network) -> list[ServedPoint]:
-        """Time a network on the inference thread, one call at a time between jobs."""
-        steps = network.measure(self.clock)
-        while True:
-            points: list[ServedPoint] | None = await self._when_idle(lambda: next(steps))
-            if points is not None:
-                return points
-
-    async def _when_idle(self, task: Callable[[], Any]) -> Any:
-        """Run something on the inference thread when nothing waits, at the latest in a while."""
-        done: Future[Any] = Future()
-        with self._changed:
-            if not self._idle_tasks:
-                self._postponed_since = self.clock()
-            self._idle_tasks.append((done, task))
-            self._changed.notify()
-        return await asyncio.wrap_future(done)
+        """Time a network on the inference thread, one call at a time when nothing waits."""
+        steps, points = network.measure(self.clock), None
+        while points is None:
+            done: Future[list[ServedPoint] | None] = Future()
+            with self._changed:
+                if not self._idle_tasks:
+                    self._postponed_since = self.clock()
+                self._idle_tasks.append((done, lambda: next(steps)))
+                self._changed.notify()
+            points = await asyncio.wrap_future(done)
+        return points
 
     def is_live(self, limit: float = 2.0) -> bool:
         """Tell whether queued work progresses: the thread lives and its job is not overdue."""
@@ -194,7 +187,7 @@ class Worker:
         for chosen, inputs in job.calls():
             point = queue.policy.point_for(chosen, len(inputs))
             try:
-                outputs = point.answer(self._gather(queue, inputs))
+                outputs = point.answer(_side_by_side(inputs))
             except Exception:
                 log.exception("%s failed on a batch of %d", queue.name, len(inputs))
                 self.errors += 1
@@ -213,23 +206,16 @@ class Worker:
     def _alone(self, queue: ModelQueue, queued: QueuedInput) -> Outputs:
         """Run one input by itself at the slowest point; nothing if even that is not finite."""
         try:
-            output = queue.policy.points[0].answer(self._gather(queue, [queued]))
+            output = queue.policy.points[0].answer(_side_by_side([queued]))
         except Exception:
             return {id(queued): RuntimeError(FAILED)}
         if not np.isfinite(output).all():
             return {}
         return {id(queued): (output[0], float(confidence(output)[0]))}
 
-    def _gather(self, queue: ModelQueue, inputs: Sequence[QueuedInput]) -> Array:
-        """Copy inputs side by side into memory that is kept."""
-        slab = self._slabs.get(id(queue))
-        if slab is None or len(slab) < len(inputs):
-            given = inputs[0].request.inputs
-            slab = np.empty((max(len(inputs), 64), *given.shape[1:]), given.dtype)
-            self._slabs[id(queue)] = slab
-        for place, queued in enumerate(inputs):
-            slab[place] = queued.request.inputs[queued.row]
-        return slab[: len(inputs)]
+
+def _side_by_side(inputs: Sequence[QueuedInput]) -> Array:
+    return np.stack([queued.request.inputs[queued.row] for queued in inputs])
 
 
 def _run_idle_task(done: Future[Any], task: Callable[[], Any]) -> None:
