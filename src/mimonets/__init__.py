@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from mimonets._renamed import renamed
 
 if TYPE_CHECKING:
-    from mimonets._create import create, list_models
     from mimonets._operating_point import OperatingPoint
     from mimonets.checkpoints import load, save
     from mimonets.inference import Engine, ExportOptions, export
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         register_builder,
         superpose,
     )
+    from mimonets.recipes.create import create, list_models
 
 __version__ = "0.3.0"
 
@@ -75,9 +75,9 @@ _ROOMS = {
     "Engine": "mimonets.inference",
     "OperatingPoint": "mimonets._operating_point",
     "ExportOptions": "mimonets.inference",
-    "create": "mimonets._create",
+    "create": "mimonets.recipes.create",
     "export": "mimonets.inference",
-    "list_models": "mimonets._create",
+    "list_models": "mimonets.recipes.create",
     "load": "mimonets.checkpoints",
     "recalibrate": "mimonets.layers",
     "save": "mimonets.checkpoints",

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from attention.naive import naive_favor_s, naive_linear_attention
 from mimonets.attention import DPFP, ReLUFeatures, SoftmaxFeatures, favor_s, linear_attention
-from mimonets.attention.naive import naive_favor_s, naive_linear_attention
 from mimonets.vsa import bipolar_keys
 from oracles import gradients
 
