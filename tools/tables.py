@@ -623,6 +623,7 @@ PLACES = {
         lambda: speed_rows("mnist-map"),
         lambda: experiment_table("mnist-readout"),
         lambda: experiment_table("synthetic"),
+        lambda: experiment_table("cifar-regime"),
         cifar_map_table,
         published_table,
         gears_table,

@@ -134,7 +134,8 @@ def draw_against_epochs(record: Record, path: Path) -> Path:
     """Draw validation accuracy against epochs, a line per trial and mode: the mean over seeds."""
     figure, axes = new_axes(width=7.6, height=5.0)
     runs = [run for run in record.get("runs", []) if run.get("history")]
-    letters = zip(*{run["trial"] for run in runs}, strict=False)
+    names = {run["trial"] for run in runs}
+    letters = zip(*names, strict=False) if len(names) > 1 else ()
     beginning = "".join(same[0] for same in takewhile(lambda one: len(set(one)) == 1, letters))
     beginning = beginning[: beginning.rfind("-") + 1]
     lines: dict[tuple[str, str], dict[int, list[float]]] = {}
