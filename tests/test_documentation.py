@@ -51,7 +51,7 @@ def environment(**more):
 def made_by(target):
     """Say what the last line of a target in the Makefile runs, without running it."""
     lines = subprocess.run(
-        ["make", "--dry-run", target],
+        ["make", "--dry-run", "--no-print-directory", target],
         cwd=ROOT,
         env=environment(DEMO_ARGS="--epochs 1"),
         capture_output=True,
