@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 IDLE_WAIT = 0.5  # seconds between signs of life when nothing is to do
 LEAST_OVERHEAD = 0.0005  # seconds
 FAILED = "The network failed on this input; the server's log says more."
-LONGEST_POSTPONEMENT = 2.0  # seconds; then an idle task runs although requests wait
+LONGEST_POSTPONEMENT = 0.1  # seconds; then an idle task runs although requests wait
 
 Outputs = dict[int, tuple[Any, float] | Exception]  # output and confidence, by id of input
 
