@@ -13,7 +13,6 @@ from mimonets.attention import (
     ReLUFeatures,
     SoftmaxFeatures,
     favor_s,
-    favor_s_step,
     linear_attention,
 )
 from mimonets.attention.favor_s import favor_s_bundled
@@ -173,29 +172,6 @@ def test_the_chunk_size_changes_nothing(normalise):
     ]
     for answer in answers[1:]:
         assert_close(answer, answers[0])
-
-
-@MAPS
-@MASKED
-@NORMALISE
-@pytest.mark.parametrize("tokens_per_step", [1, 3])
-def test_the_recurrent_form_gives_the_same_numbers(phi, masked, normalise, tokens_per_step):
-    *inputs, keys = random_case(tokens=7)
-    mask = random_mask(7) if masked else None
-    state, answers = None, []
-    for start in range(0, 7, tokens_per_step):
-        new = slice(start, start + tokens_per_step)
-        answer, state = favor_s_step(
-            *(x[..., new, :] for x in inputs),
-            keys,
-            phi,
-            state,
-            mask=None if mask is None else mask[..., new],
-            normalise=normalise,
-        )
-        answers.append(answer)
-    expected = favor_s(*inputs, keys, phi, mask=mask, causal=True, normalise=normalise)
-    assert_close(torch.cat(answers, dim=-2), expected)
 
 
 @BOTH
@@ -411,4 +387,4 @@ def test_errors_say_what_fits():
         favor_s(q[:0], k[:0], v[:0], keys, phi)
     none = [x[..., :0, :] for x in (q, k, v)]
     with pytest.raises(ValueError, match="no tokens to attend to"):
-        favor_s_step(*none, keys, phi)
+        favor_s(*none, keys, phi)

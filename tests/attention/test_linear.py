@@ -5,12 +5,10 @@ from torch.testing import assert_close
 
 from mimonets.attention import (
     DPFP,
-    AttentionState,
     FeatureMap,
     ReLUFeatures,
     SoftmaxFeatures,
     linear_attention,
-    linear_attention_step,
 )
 
 DIM = 7
@@ -122,48 +120,13 @@ def test_working_in_blocks_changes_nothing(phi, masked, monkeypatch):
     assert_close(gradients(linear_attention, q, k, v, phi, mask=mask), whole_gradients)
 
 
-@MAPS
-@MASKED
-@pytest.mark.parametrize("tokens_per_step", [1, 4])
-def test_the_recurrent_form_gives_the_same_numbers(phi, masked, tokens_per_step):
-    q, k, v, mask = random_case(tokens=9, masked=masked)
-    state: AttentionState | None = None
-    answers = []
-    for start in range(0, 9, tokens_per_step):
-        new = slice(start, start + tokens_per_step)
-        answer, state = linear_attention_step(
-            *(x[:, :, new] for x in (q, k, v)),
-            phi,
-            state,
-            mask=None if mask is None else mask[:, new],
-        )
-        answers.append(answer)
-    expected = linear_attention(q, k, v, phi, mask=mask, causal=True)
-    assert_close(torch.cat(answers, dim=2), expected)
-
-
-def test_the_state_does_not_grow_with_the_tokens():
-    q, k, v, _ = random_case(tokens=9, masked=False)
-    phi = SoftmaxFeatures(DIM, 11, generator=rng())
-    _, few = linear_attention_step(q[:, :, :1], k[:, :, :1], v[:, :, :1], phi)
-    _, many = linear_attention_step(q, k, v, phi)
-    assert [x.shape for x in few] == [x.shape for x in many]
-
-
 def test_streaming_softmax_features_survive_keys_of_any_scale():
     """Log-features of these tokens differ by thousands; each answer is still a mean of values."""
     phi = SoftmaxFeatures(DIM, 11, generator=rng())
     scale = torch.tensor([1e-3, 300.0, 1.0, 0.1, 100.0, 1e-3]).view(1, 1, 6, 1)
     q, k, _, _ = random_case(tokens=6, masked=False, dtype=torch.float32)
     v = torch.ones(2, 2, 6, DIM)
-    state, answers = None, []
-    for i in range(6):
-        new = slice(i, i + 1)
-        answer, state = linear_attention_step(
-            q[:, :, new], (k * scale)[:, :, new], v[:, :, new], phi, state
-        )
-        answers.append(answer)
-    assert_close(torch.cat(answers, dim=2), v)
+    assert_close(linear_attention(q, k * scale, v, phi, causal=True, chunk_size=1), v)
 
 
 @MAPS
@@ -310,8 +273,6 @@ def test_errors_say_what_fits():
         linear_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], phi)
     with pytest.raises(ValueError, match=r"no tokens to attend to"):
         linear_attention(q[:0], k[:0], v[:0], phi)
-    with pytest.raises(ValueError, match=r"no tokens to attend to"):
-        linear_attention_step(q[:, :, :0], k[:, :, :0], v[:, :, :0], phi)
     with pytest.raises(ValueError, match=r"chunk_size=0.*at least 1"):
         linear_attention(q, k, v, phi, causal=True, chunk_size=0)
     with pytest.raises(ValueError, match=r"dimension 4.*dim=7"):

@@ -3,7 +3,7 @@
 Feature maps, linear attention, FAVOR+S, and the softmax attention that they are compared with.
 """
 
-from mimonets.attention.favor_s import favor_s, favor_s_step
+from mimonets.attention.favor_s import favor_s
 from mimonets.attention.features import (
     DPFP,
     FeatureMap,
@@ -11,23 +11,19 @@ from mimonets.attention.features import (
     SoftmaxFeatures,
     orthogonal_projection,
 )
-from mimonets.attention.linear import linear_attention, linear_attention_step
+from mimonets.attention.linear import linear_attention
 from mimonets.attention.softmax import softmax_attention
 from mimonets.attention.solo import exact_solo, favor_solo
-from mimonets.attention.sums import AttentionState
 
 __all__ = [
     "DPFP",
-    "AttentionState",
     "FeatureMap",
     "ReLUFeatures",
     "SoftmaxFeatures",
     "exact_solo",
     "favor_s",
-    "favor_s_step",
     "favor_solo",
     "linear_attention",
-    "linear_attention_step",
     "orthogonal_projection",
     "softmax_attention",
 ]

@@ -7,9 +7,7 @@ from torch import Tensor
 from mimonets.attention.checks import check_mask, check_tokens
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.sums import (
-    AttentionState,
     accumulation_dtype,
-    advance,
     attend,
     reciprocal,
     without_autocast,
@@ -140,40 +138,6 @@ def favor_s_bundled(
             chunk_size=chunk_size if causal else None,
         )
         return answers(*sums, feature_map, mask).to(v.dtype)
-
-
-def favor_s_step(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    stream_keys: Tensor,
-    feature_map: FeatureMap,
-    state: AttentionState | None = None,
-    *,
-    mask: Tensor | None = None,
-    normalise: Normalise = "stream",
-    damping: bool = True,
-) -> tuple[Tensor, AttentionState]:
-    """Attend causally to M x N streams of tokens as they come, one or several tokens per call.
-
-    The answers are those of ``favor_s(..., causal=True)`` on all tokens at once. ``q``, ``k``,
-    ``v`` and ``mask`` hold the new tokens only, usually t = 1; ``state`` is what the call before
-    this one returned, None at the start; everything else is as in :func:`favor_s`.
-
-    Returns:
-        The answers to the new tokens, and the state for the next call.
-    """
-    stream_keys = check_streams(q, k, v, stream_keys, mask, normalise)
-    check_tokens(q)
-    with without_autocast(v):
-        bundles, keys = _bundles(q, k, v, stream_keys, mask, damping)
-        joint = normalise == "joint"
-        mixture, normaliser, after = advance(
-            *bundles, feature_map, state, mask=weights(mask), joint=joint
-        )
-        assert after is not None
-        unbind = None if joint else keys
-        return answers(mixture, normaliser, feature_map, mask, unbind).to(v.dtype), after
 
 
 def _bundles(

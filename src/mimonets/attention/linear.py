@@ -9,9 +9,7 @@ from mimonets.attention.checks import check_heads, check_tokens
 from mimonets.attention.favor_s import answers, weights
 from mimonets.attention.features import FeatureMap
 from mimonets.attention.sums import (
-    AttentionState,
     accumulation_dtype,
-    advance,
     attend,
     without_autocast,
 )
@@ -60,35 +58,6 @@ def linear_attention(
         chunks = chunk_size if causal else None
         sums = attend(*grid, feature_map, mask=weights(mask), joint=True, chunk_size=chunks)
         return answers(*sums, feature_map, mask).squeeze(1).to(v.dtype)
-
-
-def linear_attention_step(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    feature_map: FeatureMap,
-    state: AttentionState | None = None,
-    *,
-    mask: Tensor | None = None,
-) -> tuple[Tensor, AttentionState]:
-    """Attend causally to a stream of tokens as they come, one or several per call.
-
-    The answers are those of ``linear_attention(..., causal=True)`` on all tokens at once. ``q``,
-    ``k``, ``v`` and ``mask`` hold the new tokens only, usually t = 1; ``state`` is what the call
-    before this one returned, None at the start.
-
-    Returns:
-        The answers to the new tokens, and the state for the next call.
-    """
-    check_heads(q, k, v, mask, "linear")
-    check_tokens(q)
-    with without_autocast(v):
-        grid, mask = _as_grid(q, k, v, mask)
-        mixture, normaliser, after = advance(
-            *grid, feature_map, state, mask=weights(mask), joint=True
-        )
-        assert after is not None
-        return answers(mixture, normaliser, feature_map, mask).squeeze(1).to(v.dtype), after
 
 
 def _as_grid(
