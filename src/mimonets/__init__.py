@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         WideResNet,
         WideResNetConfig,
         register_builder,
+        suggest_boundaries,
         superpose,
     )
     from mimonets.recipes.create import create, list_models
@@ -68,6 +69,7 @@ __all__ = [
     "recalibrate",
     "register_builder",
     "save",
+    "suggest_boundaries",
     "superpose",
 ]
 
