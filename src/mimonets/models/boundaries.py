@@ -196,9 +196,9 @@ def rank(cuts: Cuts, inputs: int, num_streams: int, binding: str) -> list[Sugges
                 *(after, before, num_streams, binding, entering.width),
                 *(between / max(plain, 1.0), macs, plain),
             )
-            # Of pairs that cost the same, the outermost modules, nearest to each other.
+            # Of pairs that cost the same: outermost modules, bound and unbound late.
             depth = after.count(".") + before.count(".")
-            key = (narrow, float(f"{macs:.3g}"), depth, -entering.place, leaving.place)
+            key = (narrow, float(f"{macs:.3g}"), depth, -entering.place, -leaving.place)
             found.append((key, suggestion))
     return [suggestion for _, suggestion in sorted(found, key=lambda pair: pair[0])]
 

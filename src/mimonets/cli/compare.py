@@ -1,0 +1,2 @@
+"""``mimonets compare``."""
+def add_parser(subparsers): pass
