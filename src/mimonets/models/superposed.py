@@ -332,7 +332,7 @@ def suggest_boundaries(
     ...                     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
     >>> first = suggest_boundaries(cnn, torch.randn(1, 1, 28, 28))[0]
     >>> first.bind_after, first.unbind_before, round(first.saving, 1)
-    ('1', '6', 2.8)
+    ('1', '6', 2.9)
     """
     name = type(network).__name__
     inputs = probe_inputs(network, example, num_streams)
