@@ -56,7 +56,7 @@ def test_one_command_gives_table_plot_advice_and_models_to_serve(mine, digits, t
     rows = {row["name"]: row for row in result["rows"]}
     assert rows["as it is"]["speed"] == 1.0
     assert rows["half resolution"]["macs"] < 0.3 * rows["as it is"]["macs"]
-    assert all(0 < row["interval"] < 1 and row["memory"] > 0 for row in result["rows"])
+    assert all(0 < row["interval"] <= 1 and row["memory"] > 0 for row in result["rows"])
     engine = mn.Engine(rows["tiles, N=4"]["served"], "auto")
     answers = engine(torch.randn(4, 1, 8, 8).numpy(), 4)
     assert answers.shape == (4, 10)

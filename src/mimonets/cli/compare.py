@@ -45,6 +45,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="for everything (default 10)")
     parser.add_argument("--steps", type=positive, help="of every candidate, in place of minutes")
     parser.add_argument("--seeds", type=positive, default=3, help="default 3")
+    parser.add_argument("--first-seed", type=int, default=0, help="default 0")
     parser.add_argument("--speed", type=float, help="the aim: so many times as fast")
     parser.add_argument("--macs", type=float, help="or the aim: at most so many MACs per input")
     parser.add_argument("--batch-size", type=positive, default=16, help="when speed is measured")
@@ -69,7 +70,12 @@ def run(args: Namespace) -> None:
         network,
         imported(args.data) if is_function else args.data,
         **{name: getattr(args, name) for name in ("out", "speed", "macs", "minutes", "steps")},
-        **{"seeds": args.seeds, "siblings": siblings, "batch_size": args.batch_size},
+        **{
+            "seeds": args.seeds,
+            "first_seed": args.first_seed,
+            "siblings": siblings,
+            "batch_size": args.batch_size,
+        },
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:

@@ -38,7 +38,12 @@ Make = Callable[[], nn.Module]
 LEAST_STEPS = 20  # fewer teach nothing that is worth a comparison
 TRIAL_STEPS = 3  # from which the time of all others is estimated
 RUNTIMES = ("onnxruntime", "openvino")
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 95 %, two-sided, by number of seeds; 1.96 for more
+STUDENT = {
+    2: 12.71,
+    3: 4.30,
+    4: 3.18,
+    5: 2.78,
+}  # 95 %, two-sided, by number of seeds; 1.96 for more
 AS_IT_IS = "as it is"
 
 
@@ -55,6 +60,13 @@ class CompareData:
     def example(self) -> Tensor:
         """Two inputs."""
         return next(iter(self.test.epoch(0)))[0][:2]
+
+    def shuffled(self, seed: int) -> Batches:
+        """Give the training batches in the order of a seed."""
+        batches = copy.copy(self.train)
+        if hasattr(batches, "seed"):
+            vars(batches).update(seed=seed)
+        return batches
 
 
 class Smaller(nn.Module):
@@ -203,6 +215,7 @@ def compare(
     minutes: float = 10.0,
     steps: int | None = None,
     seeds: int = 3,
+    first_seed: int = 0,
     streams: Sequence[int] = (2, 4),
     siblings: Mapping[str, Make] | None = None,
     teacher: nn.Module | None = None,
@@ -223,6 +236,8 @@ def compare(
         macs: or the aim: at most so many MACs per input.
         minutes: for all training and measuring, about.
         steps: optimiser steps of every candidate in place of minutes.
+        seeds: trainings of every candidate, with the seeds from ``first_seed`` on.
+        streams: inputs per pass of the superposed candidates.
         siblings: other networks by name, as functions, that take part.
         teacher: a trained network that all candidates learn from.
         batch_size: inputs per call when speed is measured.
@@ -240,6 +255,7 @@ def compare(
     plan: dict[str, Any] = {
         "candidates": [one.name for one in found],
         "asked": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
+        "first_seed": first_seed,
         "shape": list(ready.example.shape[1:]),
         "distilled": teacher is not None,
     }
@@ -248,15 +264,16 @@ def compare(
         plan["steps"] = steps or plan_steps(found, ready, seeds, minutes)[0]
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "plan.json", json.dumps(plan, indent=2))
-    correct, test_items = train_all(found, ready, plan["steps"], seeds, folder, teacher, tell)
-    rows = measure(found, ready, correct, test_items, folder, batch_size, tell)
+    numbers = range(first_seed, first_seed + seeds)
+    correct, items = train_all(found, ready, plan["steps"], numbers, folder, teacher, tell)
+    rows = measure(found, ready, correct, items, folder, batch_size, tell)
     result = {
         "advice": advise(rows, speed=speed, macs=macs),
         "aim": {"speed": speed, "macs": macs},
         "rows": rows,
         "refused": refused,
         "plan": plan,
-        "test_items": test_items,
+        "test_items": items,
         "batch_size": batch_size,
         "environment": environment(),
     }
@@ -292,23 +309,23 @@ def train_all(
     found: Sequence[Trainee],
     data: CompareData,
     steps: int,
-    seeds: int,
+    seeds: Sequence[int],
     folder: Path,
     teacher: nn.Module | None,
     tell: Callable[[str], object],
 ) -> tuple[dict[str, list[int]], int]:
     """Train and test every candidate with every seed; what is done already is read."""
     correct: dict[str, list[int]] = {one.name: [] for one in found}
-    total, done, started, fresh = seeds * len(found), 0, time.monotonic(), 0
+    total, done, started, fresh = len(seeds) * len(found), 0, time.monotonic(), 0
     items = 0
-    for seed in range(seeds):
+    for seed in seeds:
         for one in found:
             run = folder / "runs" / f"{one.folder}-{seed}"
             path = run / "test.json"
             if not path.exists():
                 model = one.build(data, seed)
                 config = train_config(steps, data.batch_size, seed)
-                train(model, data.train, config, run_dir=run, resume=True, teacher=teacher)
+                train(model, data.shuffled(seed), config, run_dir=run, resume=True, teacher=teacher)
                 tested = next(iter(evaluate(model, data.test).values()))
                 write_text(path, json.dumps({"correct": tested.correct, "total": tested.total}))
                 fresh += 1
@@ -332,13 +349,13 @@ def interval(correct: Sequence[int], total: int) -> float:
     with the deviation s over k seeds, Student's t, and Wilson's half interval h of the test items.
 
     >>> round(interval([90, 90, 90], 100), 3), interval([88, 90, 92], 100) > 0.07
-    (0.059, True)
+    (0.06, True)
     """
     low, high = wilson_interval(round(sum(correct) / len(correct)), total)
     _, deviation = mean_and_deviation([one / total for one in correct])
     count = len(correct)
     spread = STUDENT.get(count, 1.96) * (deviation or 0.0) / math.sqrt(count)
-    return math.hypot(spread, (high - low) / 2)
+    return min(1.0, math.hypot(spread, (high - low) / 2))
 
 
 def measure(
@@ -354,7 +371,8 @@ def measure(
     contenders, rows = [], []
     count = max(batch_size, 1)
     for one in found:
-        model = load(folder / "runs" / f"{one.folder}-0" / "model", network=one.make())
+        run = min((folder / "runs").glob(f"{one.folder}-[0-9]*"))
+        model = load(run / "model", network=one.make())
         inputs = model.example_inputs(count)
         served: Path | None = folder / "served" / one.folder
         assert served is not None
@@ -367,7 +385,9 @@ def measure(
             served = None
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         with torch.inference_mode():
-            memory = weights + peak_memory(partial(model.eval(), inputs, active_streams=one.streams))
+            memory = weights + peak_memory(
+                partial(model.eval(), inputs, active_streams=one.streams)
+            )
         rows.append(
             {
                 "name": one.name,
@@ -387,8 +407,8 @@ def measure(
             except ValueError as error:  # not installed
                 tell(f"{name} does not take part: {first_line(error)}")
         for name, engine in engines.items():
-            run = partial(engine, inputs.numpy(), one.streams)
-            contenders.append(Contender(f"{one.name}/{name}", run, count))
+            call = partial(engine, inputs.numpy(), one.streams)
+            contenders.append(Contender(f"{one.name}/{name}", call, count))
     tell("timing all candidates in turn")
     timings = race(contenders, rounds=9)
     for row in rows:
