@@ -15,7 +15,8 @@ MINE = """
 from torch import nn
 
 def make(maps=16):
-    layers = [nn.Conv2d(1, maps, 3, padding=1), nn.ReLU(), nn.Conv2d(maps, maps, 3, 2, 1), nn.ReLU()]
+    first, second = nn.Conv2d(1, maps, 3, padding=1), nn.Conv2d(maps, maps, 3, 2, 1)
+    layers = first, nn.ReLU(), second, nn.ReLU()
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(maps, 10))
 
 def small():

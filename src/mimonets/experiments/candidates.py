@@ -289,7 +289,7 @@ def _check_numbers(**numbers: float | None) -> None:
 
 
 def _resumed_steps(folder: Path, plan: Mapping[str, Any]) -> int | None:
-    """Read the steps of an earlier call into this folder; refuse one that asked for other things."""
+    """Read the steps of an earlier call into this folder; refuse one that asked for others."""
     path = folder / "plan.json"
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

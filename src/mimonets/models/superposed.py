@@ -253,8 +253,7 @@ def superpose(
         first = suggest_boundaries(
             network, example, num_streams=config.num_streams, binding=config.binding, most=1
         )[0]
-        names = {"bind_after": first.bind_after, "unbind_before": first.unbind_before}
-        config = replace(config, **names)
+        config = replace(config, bind_after=first.bind_after, unbind_before=first.unbind_before)
     for argument in ("bind_after", "unbind_before") if not config.is_plain else ():
         find_module(network, getattr(config, argument), argument)
     inputs = probe_inputs(network, example, config.num_streams)
@@ -342,8 +341,12 @@ def suggest_boundaries(
     found: list[Suggestion] = []
     refusal = ""
     for one in rank(cuts, len(inputs), num_streams, binding)[:MOST_TRIALS]:
-        names = {"bind_after": one.bind_after, "unbind_before": one.unbind_before}
-        config = SuperposedConfig(num_streams=num_streams, binding=binding, **names)
+        config = SuperposedConfig(
+            num_streams=num_streams,
+            binding=binding,
+            bind_after=one.bind_after,
+            unbind_before=one.unbind_before,
+        )
         try:
             _open(network, config, inputs, plain, None)
             found.append(one)

@@ -238,8 +238,8 @@ def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
     if features is None or features.ndim < least or not features.is_floating_point():
         found = type(value).__name__ if features is None else f"{tuple(features.shape)}"
         raise ValueError(
-            f"{name!r} {verb} {found}: superpositions need feature maps (b, d, h, w) or (b, d, t), or "
-            f"token features (b, t, d){', or (b, d)' if least == 2 else ''} there."
+            f"{name!r} {verb} {found}: superpositions need feature maps (b, d, h, w) or (b, d, t), "
+            f"or token features (b, t, d){', or (b, d)' if least == 2 else ''} there."
         )
     return features
 
