@@ -1,13 +1,13 @@
-"""Does it pay? A CNN of one's own on scikit-learn's digits: candidates trained alike, and advice."""
+"""Does it pay? A CNN on scikit-learn's digits: candidates trained alike, and advice."""
 
 import sys
 
 import torch
+from own_network import CNN
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import mimonets as mn
-from own_network import CNN
 
 
 def main(out: str = "runs/compare-digits", **budget: float) -> dict:
