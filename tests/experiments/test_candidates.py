@@ -127,3 +127,13 @@ def test_another_folder_is_not_touched(digits, tmp_path):
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(ValueError, match="out=.*name another folder"):
         compare(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits, out=tmp_path / "out")
+
+
+def test_results_of_another_network_are_not_taken_up(digits, tmp_path):
+    def cnn(maps):
+        return nn.Sequential(nn.Conv2d(1, maps, 3), nn.Flatten(), nn.Linear(36 * maps, 10))
+
+    settings = {"out": tmp_path / "out", "steps": 2, "seeds": 1, "streams": (2,)}
+    compare(lambda: cnn(8), digits, **settings)
+    with pytest.raises(ValueError, match="out=.*weights.*name another folder"):
+        compare(lambda: cnn(12), digits, **settings)

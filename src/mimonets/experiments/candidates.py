@@ -256,6 +256,8 @@ def compare(
         "candidates": [one.name for one in found],
         "asked": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
         "first_seed": first_seed,
+        "data": str(data) if isinstance(data, str | Path) else None,
+        "weights": [sum(p.numel() for p in one.make().parameters()) for one in found],
         "shape": list(ready.example.shape[1:]),
         "distilled": teacher is not None,
     }
