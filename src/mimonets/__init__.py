@@ -11,6 +11,7 @@ from mimonets._renamed import renamed
 if TYPE_CHECKING:
     from mimonets._operating_point import OperatingPoint
     from mimonets.checkpoints import load, save
+    from mimonets.experiments.candidates import compare
     from mimonets.inference import Engine, ExportOptions, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         WideResNet,
         WideResNetConfig,
         register_builder,
+        suggest_boundaries,
         superpose,
     )
     from mimonets.recipes.create import create, list_models
@@ -61,6 +63,7 @@ __all__ = [
     "WideIsoNetConfig",
     "WideResNet",
     "WideResNetConfig",
+    "compare",
     "create",
     "export",
     "list_models",
@@ -68,6 +71,7 @@ __all__ = [
     "recalibrate",
     "register_builder",
     "save",
+    "suggest_boundaries",
     "superpose",
 ]
 
@@ -75,6 +79,7 @@ _ROOMS = {
     "Engine": "mimonets.inference",
     "OperatingPoint": "mimonets._operating_point",
     "ExportOptions": "mimonets.inference",
+    "compare": "mimonets.experiments.candidates",
     "create": "mimonets.recipes.create",
     "export": "mimonets.inference",
     "list_models": "mimonets.recipes.create",

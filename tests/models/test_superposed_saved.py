@@ -249,5 +249,6 @@ def test_one_stream_without_names_is_the_network_itself(tmp_path):
     assert torch.equal(model(images), wanted)
     assert (model.title, float(model.stream_key_penalty())) == ("Sequential", 0.0)
     assert torch.equal(mn.load(mn.save(model, tmp_path / "x"), network=make_cnn())(images), wanted)
-    with pytest.raises(ValueError, match="bind_after='' names no module"):
-        mn.superpose(make_cnn(), num_streams=2, example=EXAMPLE)
+    two = mn.superpose(make_cnn(), num_streams=2, example=EXAMPLE)  # boundaries are found
+    assert two.config.bind_after
+    assert two.config.unbind_before

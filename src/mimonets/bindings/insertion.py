@@ -23,13 +23,16 @@ class BindAfter(nn.Module):
 
     Args:
         module: the last one that sees every input by itself.
-        binding: of feature maps (b, d, h, w) or token features (b, t, d); tiles of maps only.
+        binding: of feature maps (b, d, h, w) or (b, d, t), or token features (b, t, d); tiles of
+            maps (b, d, h, w) only.
+        axis: where the features are; 1 or -1.
     """
 
-    def __init__(self, module: nn.Module, binding: Binding) -> None:
+    def __init__(self, module: nn.Module, binding: Binding, axis: int) -> None:
         super().__init__()
         self.module = module
         self.binding = binding
+        self.axis = axis
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module as it was called before."""
@@ -41,6 +44,9 @@ class BindAfter(nn.Module):
         if x.ndim == 5:
             bound: Tensor = self.binding(x)
             return bound
+        if self.axis == 1:  # g a d t
+            maps: Tensor = self.binding(x.unsqueeze(-1))
+            return maps.squeeze(-1)
         positions = x.movedim(-1, 2).flatten(3).unsqueeze(-1)  # g a d (t) 1
         bound = self.binding(positions).squeeze(-1)  # g d (t)
         return bound.mT.reshape(bound.shape[0], *x.shape[2:])
@@ -52,12 +58,16 @@ class UnbindBefore(nn.Module):
     Args:
         module: the first one that sees every input by itself again.
         unbinding: acts on the features at every position.
+        axis: where the features are; 1 or -1.
     """
 
-    def __init__(self, module: nn.Module, unbinding: StreamUnbinding | Binding) -> None:
+    def __init__(
+        self, module: nn.Module, unbinding: StreamUnbinding | Binding, axis: int = 1
+    ) -> None:
         super().__init__()
         self.unbinding = unbinding
         self.module = module
+        self.axis = axis
 
     def forward(self, x: Any, *inputs: Any, **options: Any) -> Any:
         """Call the module as it was called before."""
@@ -66,9 +76,8 @@ class UnbindBefore(nn.Module):
     def unbind(self, x: Tensor) -> Tensor:
         """Take the inputs apart: (g, d, h, w) -> (b, d, h, w), or (g, ..., d) -> (b, ..., d)."""
         active = running_mode(self.unbinding.num_streams)
-        axis = feature_axis(x)
-        answers = self.unbinding(x.movedim(axis, -1), active).flatten(0, 1)
-        return answers.movedim(-1, axis)
+        answers = self.unbinding(x.movedim(self.axis, -1), active).flatten(0, 1)
+        return answers.movedim(-1, self.axis)
 
 
 class SplitBefore(UnbindBefore):
@@ -128,11 +137,6 @@ class FoldMask(nn.Module):
         if mask.dtype != torch.bool:
             return groups.amax(dim=1)
         return groups.all(dim=1) if name in self.hiding else groups.any(dim=1)
-
-
-def feature_axis(x: Tensor) -> int:
-    """Say where the features are: axis 1 of feature maps (b, d, h, w), else the last."""
-    return 1 if x.ndim == 4 else -1
 
 
 def features_in(value: Any) -> Tensor | None:

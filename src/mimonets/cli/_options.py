@@ -5,6 +5,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from mimonets._messages import first_line
 
 SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
 
@@ -50,6 +53,38 @@ def import_modules(names: Sequence[str]) -> None:
                 f"--import {name[:100]} fails: {line[:300]} (name a module as Python does, such as "
                 f"my_networks for my_networks.py in this folder)."
             ) from error
+
+
+def imported(text: str) -> Any:
+    """Call a function of the user: FILE.py:FUNCTION or MODULE:FUNCTION, without arguments."""
+    where, _, name = text.rpartition(":")
+    if not where or not name.isidentifier():
+        raise ValueError(
+            f"--import {text[:100]!r} names no function: write FILE.py:FUNCTION, such as "
+            f"mine.py:make."
+        )
+    path = Path(where)
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise ValueError(f"--import {text[:100]}: there is no file {where}.")
+        sys.path.insert(0, str(path.resolve().parent))
+        where = path.stem
+    import_modules([where])
+    function = getattr(sys.modules[where], name, None)
+    if not callable(function):
+        raise ValueError(f"--import {text[:100]}: {where} has no function {name}.")
+    try:
+        return function()
+    except Exception as error:  # it is third-party code
+        raise ValueError(f"--import {text[:100]} fails: {first_line(error)}.") from error
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Read the shape of one input, such as 3,32,32."""
+    words = text.split(",")
+    if not all(word.isdigit() and 1 <= len(word) <= 6 and int(word) for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write integers, as in 3,32,32")
+    return tuple(map(int, words))
 
 
 def add_points(parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ examples:
 
 COMMANDS = (  # each is a file here; in this order --help lists them
     *("recipes", "train", "evaluate", "predict", "export", "cost", "bench", "bounds"),
-    *("reproduce", "demo", "serve", "load", "simulate"),
+    *("superpose", "compare", "reproduce", "demo", "serve", "load", "simulate"),
 )
 NO_MEMORY = "not enough memory|can't allocate memory"  # how PyTorch says so
 

@@ -86,7 +86,7 @@ def _(layer: PositionBinding, inputs: tuple[Tensor, ...], output: Tensor) -> Mac
 
 @layer_macs.register
 def _(layer: StreamUnbinding, inputs: tuple[Tensor, ...], output: Tensor) -> Macs:
-    return Macs(inputs[0].shape[0] * layer.weight.numel())
+    return Macs(inputs[0].shape[:-1].numel() * layer.weight.numel())  # at every position
 
 
 @layer_macs.register

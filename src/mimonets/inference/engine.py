@@ -33,7 +33,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS = (
+BACKENDS: tuple[str, ...] = (
     "torch",
     "compiled",
     "pt2",

@@ -32,7 +32,7 @@ from mimonets.models.operating_points import (
 )
 from mimonets.models.registry import MODELS
 from mimonets.models.sequence import SequenceModel, TransformerConfig
-from mimonets.models.superposed import Superposed, superpose
+from mimonets.models.superposed import Superposed, suggest_boundaries, superpose
 from mimonets.models.surgery import SuperposedConfig
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "name_of",
     "operating_points",
     "register_builder",
+    "suggest_boundaries",
     "superpose",
     "usual_points",
 ]

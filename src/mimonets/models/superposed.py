@@ -7,6 +7,7 @@ every input is read out again. Whatever lies between runs once per group. MIMONe
 
 import inspect
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,8 +19,9 @@ from mimonets.bindings import BINDINGS, Binding
 from mimonets.bindings.insertion import BindAfter
 from mimonets.layers import StreamBatchNorm, running
 from mimonets.models.base import OnHub, calls_of
+from mimonets.models.boundaries import Suggestion, find_cuts, rank, why_none
 from mimonets.models.builders import build
-from mimonets.models.probe import find_module, probe, replace_module
+from mimonets.models.probe import Probe, find_module, probe, replace_module
 from mimonets.models.surgery import (
     OLD_READOUTS,
     SuperposedConfig,
@@ -212,7 +214,8 @@ def superpose(
             ``example_inputs`` of its own.
         generator: draws keys and unbinding matrices.
         settings: the fields of :class:`SuperposedConfig`, above all ``num_streams``,
-            ``bind_after`` and ``unbind_before``.
+            ``bind_after`` and ``unbind_before``. Without these two names, the first pair of
+            :func:`suggest_boundaries` is taken.
 
     Raises:
         ValueError: with the name of the module, if a name is unknown, if what is bound has no
@@ -246,9 +249,27 @@ def superpose(
             f"This {type(network).__name__} is already superposed, which changed it in place: pass "
             f"a network as it was before, such as a new one or a copy.deepcopy."
         )
+    if not config.bind_after and not config.unbind_before and config.num_streams > 1:
+        first = suggest_boundaries(
+            network, example, num_streams=config.num_streams, binding=config.binding, most=1
+        )[0]
+        config = replace(config, bind_after=first.bind_after, unbind_before=first.unbind_before)
     for argument in ("bind_after", "unbind_before") if not config.is_plain else ():
         find_module(network, getattr(config, argument), argument)
     inputs = probe_inputs(network, example, config.num_streams)
+    plain = _run_plainly(network, inputs)
+    if config.is_plain:
+        return Superposed(network, config, {}, inputs[:1])
+    before = {module: dict(module._modules) for module in network.modules()}
+    try:
+        return _open(network, config, inputs, plain, generator)
+    except Exception:  # refused: put all modules back to where they were
+        _put_back(before)
+        raise
+
+
+def _run_plainly(network: nn.Module, inputs: Tensor) -> Probe:
+    """Run the network as it is, or say why that fails."""
     plain = probe(network, lambda: network(inputs))
     if plain.error is not None:
         raise ValueError(
@@ -256,26 +277,92 @@ def superpose(
             f"it takes them."
         )
     answer_in(plain.output)
-    if config.is_plain:
-        return Superposed(network, config, {}, inputs[:1])
+    return plain
+
+
+def _open(
+    network: nn.Module,
+    config: SuperposedConfig,
+    inputs: Tensor,
+    plain: Probe,
+    generator: Generator | None,
+) -> Superposed:
+    """Put wrappers and norms into the network and try it."""
+    before = set(network.modules())
     parts = parts_of(network, plain, config)
-    before = {module: dict(module._modules) for module in network.modules()}
-    try:
-        insert(network, config, inputs, generator)
-        for name in [name for name, part in parts.items() if part == "trunk"]:
-            module = dict(network.named_modules()).get(name)
-            if module is not None and not any(module.children()):
-                replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
-        model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
-        for module in model.modules():
-            if module not in before and not isinstance(module, StreamBatchNorm):
-                module.training = network.training
-        check_boundary(model, inputs)
-    except Exception:  # refused: put all modules back to where they were
-        for module, children in before.items():
-            module._modules.update(children)
-        raise
+    insert(network, config, inputs, generator)
+    for name in [name for name, part in parts.items() if part == "trunk"]:
+        module = dict(network.named_modules()).get(name)
+        if module is not None and not any(module.children()):
+            replace_module(network, name, StreamBatchNorm.convert(module, config.num_streams))
+    model = Superposed(network, config, parts, inputs[: max(1, config.num_streams)])
+    for module in model.modules():
+        if module not in before and not isinstance(module, StreamBatchNorm):
+            module.training = network.training
+    check_boundary(model, inputs)
     return model
+
+
+def _put_back(before: dict[nn.Module, dict[str, Any]]) -> None:
+    for module, children in before.items():
+        module._modules.update(children)
+
+
+MOST_TRIALS = 40  # pairs that are tried until enough of them work
+
+
+def suggest_boundaries(
+    network: nn.Module,
+    example: Tensor | None = None,
+    *,
+    num_streams: int = 4,
+    binding: str = "hrr",
+    most: int = 5,
+) -> list[Suggestion]:
+    """Propose where to bind and where to unbind, the best first.
+
+    Every pair was tried: the network answers all streams with it. Pairs with enough features for
+    the streams come first, and among these the cheapest per input. The network stays as it is.
+
+    Raises:
+        ValueError: with the reason, if there is no such pair.
+
+    >>> cnn = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(),
+    ...                     nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    >>> first = suggest_boundaries(cnn, torch.randn(1, 1, 28, 28))[0]
+    >>> first.bind_after, first.unbind_before, round(first.saving, 1)
+    ('1', '6', 2.9)
+    """
+    name = type(network).__name__
+    inputs = probe_inputs(network, example, num_streams)
+    plain = _run_plainly(network, inputs)
+    cuts = find_cuts(network, inputs)
+    before = {module: dict(module._modules) for module in network.modules()}
+    found: list[Suggestion] = []
+    refusal = ""
+    for one in rank(cuts, len(inputs), num_streams, binding)[:MOST_TRIALS]:
+        config = SuperposedConfig(
+            num_streams=num_streams,
+            binding=binding,
+            bind_after=one.bind_after,
+            unbind_before=one.unbind_before,
+        )
+        try:
+            _open(network, config, inputs, plain, None)
+            found.append(one)
+        except Exception as error:  # third-party code may raise anything
+            refusal = refusal or first_line(error)
+        finally:
+            _put_back(before)
+        if len(found) == most:
+            break
+    if not found:
+        raise ValueError(
+            f"{name} has no place for {num_streams} streams with binding={binding!r}: "
+            f"{refusal or why_none(cuts, num_streams, binding)}. Name bind_after and unbind_before "
+            f"yourself, choose fewer streams or another binding, or pass (stem, trunk, head)."
+        )
+    return found
 
 
 def joined(*three: nn.Module) -> nn.Sequential:

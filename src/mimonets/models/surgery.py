@@ -26,7 +26,6 @@ from mimonets.bindings.insertion import (
     FoldMask,
     SplitBefore,
     UnbindBefore,
-    feature_axis,
     features_in,
 )
 from mimonets.bindings.keys import START_NOISE
@@ -177,7 +176,9 @@ def insert(
     entering = _features(seen["bound"], config.bind_after, "gives", least=3)
     leaving = _features(seen.get("unbound"), config.unbind_before, "takes", least=2)
     options: dict[str, Any] = {"dtype": entering.dtype, "device": entering.device}
-    dim = entering.shape[feature_axis(entering)]
+    axis_in = axis_of(network, config.bind_after, entering)
+    axis_out = axis_of(network, config.unbind_before, leaving)
+    dim = entering.shape[axis_in]
     settings = BindingSettings.of(config, bound_maps=dim, keeps_size=True)
     binding = make_binding(config.binding, settings, generator).to(**options)
     problems = binding.problems(
@@ -185,7 +186,7 @@ def insert(
     )
     if problems:
         raise ValueError(problems[0])
-    replace_module(network, config.bind_after, BindAfter(bound, binding))
+    replace_module(network, config.bind_after, BindAfter(bound, binding, axis_in))
     reader: nn.Module
     if binding.keeps_apart:
         reader = SplitBefore(unbound, binding)
@@ -198,15 +199,38 @@ def insert(
             )
         reader = ClassifierPerStream(unbound, config.num_streams).to(**options)
     else:
-        features = leaving.shape[feature_axis(leaving)]
+        features = leaving.shape[axis_out]
         unbinding = StreamUnbinding(
             features, config.num_streams, relu=config.unbinding_relu, generator=generator
         ).to(**options)
         if config.identity_start:  # every stream reads the superposition as it is, with some noise
             weight = unbinding.weight.data
             weight.mul_(START_NOISE).add_(torch.eye(features).to(weight))
-        reader = UnbindBefore(unbound, unbinding)
+        reader = UnbindBefore(unbound, unbinding, axis_out)
     replace_module(network, config.unbind_before, reader)
+
+
+IN_FRONT = (  # modules of 1-D feature maps (b, d, t), which have their features in front
+    *(nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.InstanceNorm1d),
+    *(nn.AvgPool1d, nn.MaxPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d),
+)
+
+
+def axis_of(network: nn.Module, name: str, features: Tensor) -> int:
+    """Say where the features are: axis 1 of maps (b, d, h, w) and (b, d, t), else the last.
+
+    Three axes are 1-D feature maps in a network whose layer of this name, or else most layers, are
+    made for them; they are token features (b, t, d) in all others.
+    """
+    if features.ndim != 3:
+        return 1 if features.ndim == 4 else -1
+    last = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention)
+    for part in (network.get_submodule(name), network):
+        front = sum(isinstance(module, IN_FRONT) for module in part.modules())
+        behind = sum(isinstance(module, last) for module in part.modules())
+        if front != behind:
+            return 1 if front > behind else -1
+    return -1
 
 
 def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
@@ -214,8 +238,8 @@ def _features(value: Any, name: str, verb: str, least: int) -> Tensor:
     if features is None or features.ndim < least or not features.is_floating_point():
         found = type(value).__name__ if features is None else f"{tuple(features.shape)}"
         raise ValueError(
-            f"{name!r} {verb} {found}: superpositions need feature maps (b, d, h, w) or token "
-            f"features (b, t, d){', or (b, d)' if least == 2 else ''} there."
+            f"{name!r} {verb} {found}: superpositions need feature maps (b, d, h, w) or (b, d, t), "
+            f"or token features (b, t, d){', or (b, d)' if least == 2 else ''} there."
         )
     return features
 
