@@ -14,6 +14,7 @@ from mimonets._config import Config, is_integer, size
 from mimonets.layers import (
     ActivationName,
     BatchNorm2d,
+    GridPool2d,
     SkipScale,
     StreamBatchNorm,
     init_convolution,
@@ -175,7 +176,7 @@ class Trunk(nn.Module):
             maps_in = maps_out
         self.blocks = nn.ModuleList(blocks)
         self.final = NormAct(config, maps_in, num_streams) if config.final_norm else None
-        self.pool = nn.AdaptiveAvgPool2d(config.pool)
+        self.pool = GridPool2d(config.pool)
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 init_convolution(layer, dirac=config.dirac_init)
