@@ -91,7 +91,28 @@ def to_onnx(program: ExportedProgram, name: str) -> Any:
         passes.RemoveUnusedNodesPass(),
         passes.ClearMetadataAndDocStringPass(),
     )(graph)
+    _split_prelus(graph.graph)
     return graph
+
+
+def _split_prelus(graph: Any) -> None:
+    r"""Write every PReLU as two ReLUs: :math:`\max(x, 0) - b \max(-x, 0)`.
+
+    ONNX Runtime's PRelu took half of the time of an int8 network, seven times what these four
+    operations take. OpenVINO makes a PReLU of them again, which it joins to the convolution.
+    """
+    import onnx_ir as ir
+
+    for node in [node for node in graph if node.op_type == "PRelu"]:
+        x, slopes = node.inputs
+        above, negated = ir.node("Relu", [x]), ir.node("Neg", [x])
+        below = ir.node("Relu", negated.outputs)
+        scaled = ir.node("Mul", [below.outputs[0], slopes])
+        last = ir.node("Sub", [above.outputs[0], scaled.outputs[0]])
+        new = [above, negated, below, scaled, last]
+        for part, one in zip(("above", "negated", "below", "scaled", "prelu"), new, strict=True):
+            one.name = one.outputs[0].name = f"{node.name}.{part}"  # the quantiser needs names
+        ir.convenience.replace_nodes_and_values(graph, node, [node], new, node.outputs, last.outputs)
 
 
 class SharedWeights:
