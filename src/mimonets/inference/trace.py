@@ -10,7 +10,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,18 @@ PAGE = 4096  # large tensors start at a page, so that they can be mapped
 
 
 def trace(
-    model: nn.Module, manifest: Manifest, active_streams: int, example: Tensor, *, masked: bool
+    model: nn.Module,
+    manifest: Manifest,
+    active_streams: int,
+    example: Tensor,
+    *,
+    masked: bool,
+    for_openvino: bool = False,
 ) -> ExportedProgram:
-    """Trace one mode with any number of groups, and any length of sequences."""
+    """Trace one mode with any number of groups, and any length of sequences.
+
+    ``for_openvino`` asks the network for the form that only OpenVINO is faster with, if it has one.
+    """
     size = manifest.answers_per_group(active_streams)
     inputs = example[: 3 * size]
     shape: dict[int, Any] = {0: size * Dim("groups") if size > 1 else Dim("groups")}
@@ -41,7 +50,8 @@ def trace(
     if masked:
         arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
         shapes["mask"] = shape
-    with quiet(), torch.no_grad():  # networks may have shortcuts for inference
+    form: Any = getattr(model, "in_groups", nullcontext) if for_openvino else nullcontext
+    with quiet(), torch.no_grad(), form():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
                 OneMode(model, active_streams, size), arguments, dynamic_shapes=shapes
@@ -112,7 +122,9 @@ def _split_prelus(graph: Any) -> None:
         new = [above, negated, below, scaled, last]
         for part, one in zip(("above", "negated", "below", "scaled", "prelu"), new, strict=True):
             one.name = one.outputs[0].name = f"{node.name}.{part}"  # the quantiser needs names
-        ir.convenience.replace_nodes_and_values(graph, node, [node], new, node.outputs, last.outputs)
+        ir.convenience.replace_nodes_and_values(
+            graph, node, [node], new, node.outputs, last.outputs
+        )
 
 
 class SharedWeights:

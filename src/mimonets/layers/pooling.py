@@ -1,5 +1,7 @@
 """Average feature maps down to a few positions, in operations that every engine runs fast."""
 
+from itertools import pairwise
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -41,7 +43,7 @@ def _window(size: int, positions: int) -> tuple[int, int] | None:
     """
     starts = [i * size // positions for i in range(positions)]
     lengths = {-(-(i + 1) * size // positions) - start for i, start in enumerate(starts)}
-    strides = {after - before for before, after in zip(starts, starts[1:], strict=False)}
+    strides = {after - before for before, after in pairwise(starts)}
     if len(lengths) > 1 or len(strides) > 1 or 0 in strides:
         return None
     return lengths.pop(), strides.pop()
