@@ -213,7 +213,7 @@ class ExportFolder:
         """Count the operations of every mode and time it in every backend that was written."""
         for active in self.reference.modes:
             group = self.example[: self.manifest.answers_per_group(active)]
-            macs = macs_per_input(self.model, group, active)
+            macs = macs_per_input(self.model, group, self.manifest.options(active))
             self._change_mode(active, {"macs_per_input": macs})
         for backend, ((own, *_), package) in CANDIDATES.items():
             if own in self.manifest.formats and find_spec(package) is not None:

@@ -54,7 +54,9 @@ def trace(
     with quiet(), torch.no_grad(), form():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
-                OneMode(model, active_streams, size), arguments, dynamic_shapes=shapes
+                OneMode(model, manifest.options(active_streams), size),
+                arguments,
+                dynamic_shapes=shapes,
             )
         except Exception as error:  # whatever the network does that cannot be traced
             raise ValueError(
