@@ -139,6 +139,7 @@ class BenchResult:
             },
             "peak_bytes": self.peak_bytes[timing.name],
             "seconds": list(timing.seconds),
+            "cpu_seconds": list(timing.cpu_seconds),
         }
 
 
