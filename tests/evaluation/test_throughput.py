@@ -16,6 +16,7 @@ def test_a_race_interleaves_warms_up_and_rotates():
     timings = race(contenders, rounds=3, warmup=1, after_round=lambda: rounds.append(1))
     assert "".join(calls) == "abc" + "bca" + "cab" + "abc"
     assert [len(timing.seconds) for timing in timings] == [3, 3, 3]
+    assert [len(timing.cpu_seconds) for timing in timings] == [3, 3, 3]
     assert len(rounds) == 4
 
 

@@ -300,3 +300,36 @@ def test_every_mode_has_its_graphs_and_every_graph_its_hash(copy, change, messag
     path.write_text(json.dumps(content | {"sha256": _hash_of(content)}))
     with pytest.raises(ValueError, match=message):
         Engine(copy, "onnxruntime")
+
+
+def test_prelu_is_exported_as_two_relus_whatever_its_slopes(tmp_path):
+    config = WideResNetConfig(depth=10, width=1, num_classes=3, image_size=8, activation="prelu")
+    model = WideResNet(config).eval()
+    slopes = [weight for name, weight in model.named_parameters() if "activation" in name]
+    assert slopes
+    with torch.no_grad():
+        for slope in slopes:
+            slope.uniform_(-1.5, 1.5)
+    folder = export(model, tmp_path / "export", measure=False)
+    kinds = {node.op_type for node in ir.load(folder / "mode-1.onnx").graph}
+    assert "PRelu" not in kinds
+    assert "Relu" in kinds
+    agree(Engine(folder, "onnxruntime"), model, 3, 1)
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
+def test_openvino_alone_gets_the_stem_in_groups(small_conv, tmp_path, monkeypatch):
+    asked = []
+    original = trace.to_onnx
+
+    def look(program, name):
+        graph = original(program, name)
+        groups = [n.attributes["group"].as_int() for n in graph.graph if n.op_type == "Conv"]
+        asked.append(max(groups))
+        return graph
+
+    monkeypatch.setattr("mimonets.inference.export_folder.to_onnx", look)
+    folder = export(small_conv, tmp_path / "one", formats=("openvino",), modes=[3], measure=False)
+    agree(Engine(folder, "openvino"), small_conv, 6, 3)
+    export(small_conv, tmp_path / "both", formats=("onnx", "openvino"), modes=[3], measure=False)
+    assert asked == [3, 1]

@@ -3,12 +3,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from mimonets import MIMOConv, recalibrate
+from mimonets import MIMOConv, MIMOConvConfig, recalibrate
 from mimonets._device import to_channels_last
 from mimonets.layers import StreamBatchNorm, running
 from mimonets.vsa import similarity
 from oracles import mimoconv_by_hand
-from small_networks import lived_in, small
+from small_networks import lived_in, randomise, small
 
 
 @pytest.mark.parametrize("active", [1, 2, 3])
@@ -230,3 +230,20 @@ def test_it_learns_both_modes_at_once():
     for active in (1, 2):
         accuracy = (model(images, active_streams=active).argmax(1) == labels).float().mean()
         assert accuracy > 0.95, active
+
+
+@pytest.mark.parametrize("binding", ["hrr", "matrix", "hadamard"])
+@pytest.mark.parametrize("active", [1, 2, 3])
+def test_the_stem_in_groups_gives_the_same_answers(binding, active):
+    config = MIMOConvConfig(
+        **{"depth": 10, "width": 1, "num_streams": 3, "num_classes": 5, "image_size": 10},
+        **{"binding": binding, "stem_stride": 2},
+        **({"stream_keys": "bipolar"} if binding == "hadamard" else {}),
+    )
+    model = randomise(MIMOConv(config))
+    images = torch.randn(7, 3, 10, 10)
+    wanted = model(images, active)
+    with model.in_groups():
+        assert model.stem_in_groups
+        torch.testing.assert_close(model(images, active), wanted, rtol=1e-4, atol=1e-5)
+    assert not model.stem_in_groups

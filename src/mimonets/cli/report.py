@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.table import Table
@@ -31,6 +32,7 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
     table.add_column("network")
     table.add_column("inputs/s", justify="right", style="bold")
     table.add_column("quartiles", justify="right")
+    table.add_column("CPU ms/input", justify="right")
     same = [f"{base.partition(': ')[2]}, same engine" for base in first if several]
     for base in (*first, *same):
         table.add_column(f"× {base}", justify="right")
@@ -44,6 +46,9 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
             timing.name,
             f"{timing.inputs_per_second:.1f}",
             f"{low:.1f}-{high:.1f}",
+            f"{1000 * median(timing.cpu_seconds) / timing.inputs:.3g}"
+            if timing.cpu_seconds
+            else "",
             *[f"{timing.speedup_over(result.timing(base))[0]:.2f}" for base in bases],
             mmac(costs[timing.name]) if timing.name in costs else "",
             f"{result.peak_bytes[timing.name] / 1e6:.0f}",

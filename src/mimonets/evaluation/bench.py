@@ -139,6 +139,7 @@ class BenchResult:
             },
             "peak_bytes": self.peak_bytes[timing.name],
             "seconds": list(timing.seconds),
+            "cpu_seconds": list(timing.cpu_seconds),
         }
 
 
@@ -274,8 +275,10 @@ def _runner(one: Candidate, settings: BenchSettings, exports: Path) -> Callable[
         return partial(model, one.inputs, **one.point.options)
     source = fixed_at(one.model, one.point)
     if one.engine != "compiled":
-        folder = exports / f"{id(one.model)}-{one.point.number}"  # for all engines
-        source = folder if folder.is_dir() else _export(source, folder, one, settings.engines)
+        runtime = one.engine.partition("-")[0]  # for all engines of a runtime
+        folder = exports / f"{id(one.model)}-{one.point.number}-{runtime}"
+        engines = [name for name in settings.engines if name.startswith(runtime)]
+        source = folder if folder.is_dir() else _export(source, folder, one, engines)
     engine = Engine(source, one.engine, threads=torch.get_num_threads())
     return partial(engine, one.inputs.numpy(), one.point.inputs_per_pass)
 
@@ -288,6 +291,7 @@ def _export(model: Any, folder: Path, one: Candidate, engines: Sequence[str]) ->
     return export(
         model,
         folder,
+        formats=("openvino" if one.engine.startswith("openvino") else "onnx",),
         modes=[one.point.inputs_per_pass],
         int8=[inputs] if int8 else None,
         evaluation=[(inputs, labels)] if int8 else None,

@@ -34,6 +34,7 @@ class Timing:
     name: str
     inputs: int
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...] = ()  # of all threads; what else runs hardly changes it
 
     @property
     def inputs_per_second(self) -> float:
@@ -79,19 +80,21 @@ def race(
             f"rounds: at least one contender and one round are needed."
         )
     seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    cpu: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for number in range(warmup + rounds):
         first = number % len(contenders)
         for contender in [*contenders[first:], *contenders[:first]]:
             _synchronize()
-            start = clock()
+            start, cpu_start = clock(), time.process_time()
             contender.run()
             _synchronize()
             if number >= warmup:
                 seconds[contender.name].append(clock() - start)
+                cpu[contender.name].append(time.process_time() - cpu_start)
         after_round()
     return [
-        Timing(contender.name, contender.inputs, tuple(seconds[contender.name]))
-        for contender in contenders
+        Timing(one.name, one.inputs, tuple(seconds[one.name]), tuple(cpu[one.name]))
+        for one in contenders
     ]
 
 

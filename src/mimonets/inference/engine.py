@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def modes(self) -> tuple[int, ...]:
-        """The numbers of active streams that were exported, ascending."""
+        """The numbers of active streams, or of operating points, that were exported; ascending."""
         return tuple(mode.active_streams for mode in self.manifest.modes)
 
     @property
@@ -140,6 +140,7 @@ class Engine:
         Args:
             inputs: images (b, c, h, w) as float32, or token ids (b, t), pairs (b, 2, t).
             active_streams: how many inputs share a pass; by default the most that were exported.
+                Of a slimmable network, the operating point; by default the first.
             mask: sequences: like the inputs, True = real token.
         """
         mode = self._check_mode(active_streams)
@@ -187,7 +188,9 @@ class Engine:
         return run
 
     def _check_mode(self, active_streams: int | None) -> int:
-        mode = max(self.modes) if active_streams is None else active_streams
+        mode = active_streams
+        if mode is None:  # of a slimmable network the widest, as in PyTorch
+            mode = self.modes[0] if self.manifest.argument else max(self.modes)
         if isinstance(mode, bool) or mode not in self.modes:
             raise ValueError(
                 f"active_streams={active_streams!r} is not among the exported modes: "

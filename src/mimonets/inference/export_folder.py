@@ -66,10 +66,11 @@ class ExportFolder:
             example = example[..., :LENGTH]
         self.example: Tensor = example[torch.arange(count) % len(example)]  # as often as needed
 
-    def write(self, formats: Sequence[str], *, onnx: bool) -> None:
+    def write(self, formats: Sequence[str], *, onnx: bool, for_openvino: bool = False) -> None:
         """Trace every mode, write it in each format and compare it with PyTorch.
 
         ``onnx`` asks for ONNX graphs as a step on the way to others; see :meth:`finish`.
+        ``for_openvino`` says that no other runtime gets them.
         """
         self._keep_model()
         weights = SharedWeights(self.folder / "weights.bin")
@@ -78,7 +79,12 @@ class ExportFolder:
             self.tell(f"tracing {active} active")
             for which in ("plain", "masked")[: 1 + self.manifest.takes_mask]:
                 program = trace(
-                    self.model, self.manifest, active, self.example, masked=which == "masked"
+                    self.model,
+                    self.manifest,
+                    active,
+                    self.example,
+                    masked=which == "masked",
+                    for_openvino=for_openvino,
                 )
                 name = f"mode-{active}" + ("-mask" if which == "masked" else "")
                 paths = {}
@@ -207,7 +213,7 @@ class ExportFolder:
         """Count the operations of every mode and time it in every backend that was written."""
         for active in self.reference.modes:
             group = self.example[: self.manifest.answers_per_group(active)]
-            macs = macs_per_input(self.model, group, active)
+            macs = macs_per_input(self.model, group, self.manifest.options(active))
             self._change_mode(active, {"macs_per_input": macs})
         for backend, ((own, *_), package) in CANDIDATES.items():
             if own in self.manifest.formats and find_spec(package) is not None:

@@ -62,6 +62,9 @@ class Manifest:
     formats: dict[str, Graphs]
     takes_mask: bool = False  # sequences: real tokens are marked
     pairs: bool = False  # two sequences per answer, which share a group
+    # The argument of forward that the number of a mode goes to, where it is not active_streams:
+    # "point" for a slimmable network, whose modes are widths and take one input per pass.
+    argument: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     cpu: dict[str, Any] = field(default_factory=dict)  # where it was exported and measured
     threads: int | None = None  # of the measured service times
@@ -76,7 +79,11 @@ class Manifest:
         return [
             OperatingPoint(
                 number=record.active_streams,
-                name=f"{record.active_streams} active",
+                name=(
+                    f"{self.argument} {record.active_streams}"
+                    if self.argument
+                    else f"{record.active_streams} active"
+                ),
                 inputs_per_pass=self.answers_per_group(record.active_streams),
                 options={"active_streams": record.active_streams},
                 accuracy=record.accuracy.get(precision),
@@ -90,7 +97,13 @@ class Manifest:
 
     def answers_per_group(self, active_streams: int) -> int:
         """Say how many answers a whole group gives; a pair of sequences takes two streams."""
+        if self.argument:
+            return 1
         return max(1, active_streams // 2) if self.pairs else active_streams
+
+    def options(self, active_streams: int) -> dict[str, int]:
+        """Give what ``forward`` gets in a mode."""
+        return {self.argument or "active_streams": active_streams}
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain data for JSON."""

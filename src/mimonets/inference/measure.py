@@ -48,12 +48,12 @@ def answers_and_labels(
     return np.concatenate(found), np.concatenate(wanted)
 
 
-def macs_per_input(model: nn.Module, inputs: Tensor, active_streams: int) -> float:
+def macs_per_input(model: nn.Module, inputs: Tensor, options: dict[str, int]) -> float:
     """Count multiply-accumulates per input, as PyTorch's own counter sees them."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     # The fused attention of CPUs is not counted; the plain one is.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(inputs.to(device), active_streams=active_streams)
+        model(inputs.to(device), **options)
     return counter.get_total_flops() / 2 / len(inputs)
 
 

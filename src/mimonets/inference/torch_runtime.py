@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mimonets._inputs import Array, InputSpec
 from mimonets.inference.engine import Run
 from mimonets.inference.manifest import Manifest, PointRecord, check_files, find_graphs
+from mimonets.models.operating_points import operating_points
 
 
 class TorchBackend:
@@ -22,11 +23,12 @@ class TorchBackend:
         if folder is not None:
             source = _load(name, folder, manifest)
         self.model: nn.Module = source.eval()
+        self.manifest = manifest
         self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Make what answers whole groups in one mode."""
-        one_mode: nn.Module = OneMode(self.model, active_streams)
+        one_mode: nn.Module = OneMode(self.model, self.manifest.options(active_streams))
         if self.name == "compiled":
             # Every mode is a graph of its own, and dynamo counts them all as one function's.
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
@@ -68,14 +70,15 @@ class OneMode(nn.Module):
     """A network with its mode decided: (inputs) or (tokens, mask) in, answers out.
 
     Args:
+        options: what ``forward`` gets besides, such as ``active_streams``.
         group: how many inputs share a pass, for a graph that is to know that only whole groups
             come; by default it does not.
     """
 
-    def __init__(self, model: nn.Module, active_streams: int, group: int = 1) -> None:
+    def __init__(self, model: nn.Module, options: dict[str, int], group: int = 1) -> None:
         super().__init__()
         self.model = model
-        self.active_streams = active_streams
+        self.options = options
         self.group = group
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -84,8 +87,8 @@ class OneMode(nn.Module):
             whole = inputs.shape[0] // self.group * self.group
             inputs, mask = inputs[:whole], None if mask is None else mask[:whole]
         if mask is None:
-            return self.model(inputs, active_streams=self.active_streams)
-        return self.model(inputs, mask=mask, active_streams=self.active_streams)
+            return self.model(inputs, **self.options)
+        return self.model(inputs, mask=mask, **self.options)
 
 
 def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
@@ -123,6 +126,10 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
     pairs = spec.kind == "tokens" and len(spec.shape) == 2
     # Two sequences of a pair share a group, so an odd group would cut one apart.
     modes = [m for m in range(1, _streams(model) + 1) if not pairs or m == 1 or m % 2 == 0]
+    points = operating_points(model)
+    argument = next(iter(points[0].options))
+    if argument != "active_streams":
+        modes = [point.number for point in points]
     return Manifest(
         model=name,
         num_streams=_streams(model),
@@ -131,6 +138,7 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
         formats={},
         takes_mask=spec.kind == "tokens" and getattr(model, "takes_mask", True),
         pairs=pairs,
+        argument=None if argument == "active_streams" else argument,
     )
 
 

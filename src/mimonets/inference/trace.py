@@ -10,7 +10,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,18 @@ PAGE = 4096  # large tensors start at a page, so that they can be mapped
 
 
 def trace(
-    model: nn.Module, manifest: Manifest, active_streams: int, example: Tensor, *, masked: bool
+    model: nn.Module,
+    manifest: Manifest,
+    active_streams: int,
+    example: Tensor,
+    *,
+    masked: bool,
+    for_openvino: bool = False,
 ) -> ExportedProgram:
-    """Trace one mode with any number of groups, and any length of sequences."""
+    """Trace one mode with any number of groups, and any length of sequences.
+
+    ``for_openvino`` asks the network for the form that only OpenVINO is faster with, if it has one.
+    """
     size = manifest.answers_per_group(active_streams)
     inputs = example[: 3 * size]
     shape: dict[int, Any] = {0: size * Dim("groups") if size > 1 else Dim("groups")}
@@ -41,10 +50,13 @@ def trace(
     if masked:
         arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
         shapes["mask"] = shape
-    with quiet(), torch.no_grad():  # networks may have shortcuts for inference
+    form: Any = getattr(model, "in_groups", nullcontext) if for_openvino else nullcontext
+    with quiet(), torch.no_grad(), form():  # networks may have shortcuts for inference
         try:
             return torch.export.export(
-                OneMode(model, active_streams, size), arguments, dynamic_shapes=shapes
+                OneMode(model, manifest.options(active_streams), size),
+                arguments,
+                dynamic_shapes=shapes,
             )
         except Exception as error:  # whatever the network does that cannot be traced
             raise ValueError(
@@ -91,7 +103,30 @@ def to_onnx(program: ExportedProgram, name: str) -> Any:
         passes.RemoveUnusedNodesPass(),
         passes.ClearMetadataAndDocStringPass(),
     )(graph)
+    _split_prelus(graph.graph)
     return graph
+
+
+def _split_prelus(graph: Any) -> None:
+    r"""Write every PReLU as two ReLUs: :math:`\max(x, 0) - b \max(-x, 0)`.
+
+    ONNX Runtime's PRelu took half of the time of an int8 network, seven times what these four
+    operations take. OpenVINO makes a PReLU of them again, which it joins to the convolution.
+    """
+    import onnx_ir as ir
+
+    for node in [node for node in graph if node.op_type == "PRelu"]:
+        x, slopes = node.inputs
+        above, negated = ir.node("Relu", [x]), ir.node("Neg", [x])
+        below = ir.node("Relu", negated.outputs)
+        scaled = ir.node("Mul", [below.outputs[0], slopes])
+        last = ir.node("Sub", [above.outputs[0], scaled.outputs[0]])
+        new = [above, negated, below, scaled, last]
+        for part, one in zip(("above", "negated", "below", "scaled", "prelu"), new, strict=True):
+            one.name = one.outputs[0].name = f"{node.name}.{part}"  # the quantiser needs names
+        ir.convenience.replace_nodes_and_values(
+            graph, node, [node], new, node.outputs, last.outputs
+        )
 
 
 class SharedWeights:

@@ -10,6 +10,7 @@ from mimonets.layers.isometric import (
     total_isometry_penalty,
 )
 from mimonets.layers.mode import keep_mode, running, running_mode
+from mimonets.layers.pooling import GridPool2d
 from mimonets.layers.stream_norm import (
     StreamBatchNorm,
     StreamBatchNorm2d,
@@ -21,6 +22,7 @@ from mimonets.layers.unbinding import StreamAverage, StreamUnbinding
 __all__ = [
     "ActivationName",
     "BatchNorm2d",
+    "GridPool2d",
     "ShiftedReLU",
     "SkipScale",
     "StreamAverage",

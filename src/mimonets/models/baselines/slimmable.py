@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mimonets._config import is_integer, is_number
 from mimonets._messages import short
 from mimonets._operating_point import OperatingPoint
-from mimonets.layers import BatchNorm2d, init_convolution
+from mimonets.layers import BatchNorm2d, GridPool2d, init_convolution
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
 from mimonets.models.baselines.wide_resnet import WideResNetConfig
 from mimonets.vsa import check_active_streams
@@ -187,7 +187,7 @@ class SlimmableWideResNet(ImageModel):
         self.trunk = nn.ModuleList(blocks)
         self.final_norm = SlimmableNorm(maps_in, config)
         self.final_activation = nn.ReLU()
-        self.pool = nn.AdaptiveAvgPool2d(config.pool)
+        self.pool = GridPool2d(config.pool)
         self.classifier = SlimmableLinear(maps_in * config.pool**2, config.num_classes)
 
     def forward(

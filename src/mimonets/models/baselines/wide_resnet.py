@@ -5,7 +5,7 @@ Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from mimonets._config import Config, is_integer, size
 from mimonets.layers import (
     ActivationName,
     BatchNorm2d,
+    GridPool2d,
     SkipScale,
     StreamBatchNorm,
     init_convolution,
@@ -175,7 +176,7 @@ class Trunk(nn.Module):
             maps_in = maps_out
         self.blocks = nn.ModuleList(blocks)
         self.final = NormAct(config, maps_in, num_streams) if config.final_norm else None
-        self.pool = nn.AdaptiveAvgPool2d(config.pool)
+        self.pool = GridPool2d(config.pool)
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 init_convolution(layer, dirac=config.dirac_init)
@@ -239,6 +240,27 @@ class Stem(nn.Sequential):
         """Map images (b, c, h, w) to feature maps (b, d, h', w')."""
         convolution, norm, relu = self
         return relu(norm(convolution(images, zoom)))
+
+    def grouped(self, images: Tensor) -> Tensor:
+        """Do the same for groups, (g, a, c, h, w) -> (g, a, d, h', w'), in evaluation mode.
+
+        As one convolution in ``a`` groups, of which a binding takes the maps as they lie: exported
+        networks need not move them from images to groups.
+        """
+        convolution, norm = cast(nn.Conv2d, self[0]), cast(nn.BatchNorm2d, self[1])
+        active = images.shape[1]
+        maps = F.conv2d(
+            images.flatten(1, 2),
+            convolution.weight.repeat(active, 1, 1, 1),
+            stride=convolution.stride[0],
+            padding=1,
+            groups=active,
+        )
+        mean, var = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+        statistics = (mean, var, norm.weight, norm.bias)
+        mean, var, weight, bias = (value.repeat(active) for value in statistics)
+        normed = F.batch_norm(maps, mean, var, weight, bias, eps=norm.eps)
+        return normed.relu().unflatten(1, (active, -1))
 
 
 class WideResNet(ImageModel):
