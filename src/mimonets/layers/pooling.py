@@ -38,7 +38,7 @@ class GridPool2d(nn.AdaptiveAvgPool2d):
 def _window(size: int, positions: int) -> tuple[int, int] | None:
     """Give length and stride of the windows, if they are all alike.
 
-    >>> _window(6, 3), _window(7, 2), _window(7, 3)
+    >>> _window(6, 3), _window(7, 2), _window(8, 3)
     ((2, 2), (4, 3), None)
     """
     starts = [i * size // positions for i in range(positions)]
