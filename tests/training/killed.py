@@ -1,9 +1,11 @@
-"""Train a tiny model in a process of its own, so that a test can kill it."""
+"""Train a tiny model in a process of its own, so that a test can kill it or send it a signal."""
 
+import os
+import signal
 import sys
 from unittest import mock
 
-from mimonets.training import loop, train
+from mimonets.training import TrainingInterrupted, loop, train
 from training.tiny import TinyBatches, tiny_config, tiny_conv
 
 SPOILT = {3, 7, 8}
@@ -23,5 +25,23 @@ def run(folder, *, resume=True, **options):
     return model, result
 
 
+def run_and_stop(folder, number):
+    """Get the signal in the third step; the handlers must be back when training has ended."""
+
+    def press(step):
+        if step == 2:
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    try:
+        train(tiny_conv(), TinyBatches(before=press), tiny_config(), run_dir=folder)
+    except TrainingInterrupted as stopped:
+        print(stopped)
+    assert signal.getsignal(number) is before
+
+
 if __name__ == "__main__":
-    run(sys.argv[1])
+    if len(sys.argv) > 2:
+        run_and_stop(sys.argv[1], int(sys.argv[2]))
+    else:
+        run(sys.argv[1])
