@@ -94,6 +94,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--max-inputs", type=positive, default=256, help="most inputs of a request (%(default)s)"
     )
+    parser.add_argument(
+        "--max-queued",
+        type=positive,
+        default=65_536,
+        metavar="INPUTS",
+        help="most inputs that wait; of several tenants, each may have half (%(default)s)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -169,6 +176,7 @@ def make_server(args: Namespace) -> Any:
         slo=args.slo_ms / 1000,
         policy=PolicySettings(theta=args.theta),
         max_inputs=args.max_inputs,
+        max_queued_inputs=args.max_queued,
         hosts=("localhost", "127.0.0.1", "::1", args.host) if is_private else None,
     )
     return Server(loaders, settings, tenants)

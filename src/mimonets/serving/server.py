@@ -32,7 +32,8 @@ class ServerSettings(Config):
     policy: PolicySettings = field(default_factory=PolicySettings)
     max_body: int = integer(64 * 2**20, least=1024)  # bytes of one request
     max_inputs: int = integer(256)  # of one request
-    max_queued: int = integer(512 * 2**20, least=1024)  # bytes of all that waits
+    max_queued: int = integer(256 * 2**20, least=1024)  # bytes of all that waits
+    max_queued_inputs: int = integer(65_536)  # of all that waits
     max_pixels: int = integer(16_000_000)  # of all image files of one request
     body_timeout: float = 30.0  # seconds that a client may take to send its request
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
@@ -74,7 +75,12 @@ class Server:
         self.loaders, self.clock = dict(loaders), clock
         self.settings = settings or ServerSettings()
         self.tenants = tenants or Tenants()
-        self.batcher = Batcher(max_bytes=self.settings.max_queued, quotas=self.tenants.quotas)
+        self.batcher = Batcher(
+            max_inputs=self.settings.max_queued_inputs,
+            max_bytes=self.settings.max_queued,
+            quotas=self.tenants.quotas,
+            share=self.tenants.share,
+        )
         self.worker = Worker(self.batcher, clock)
         self.metrics = Metrics(self.queued, clock)
         self.worker.on_job = self.metrics.job
