@@ -16,7 +16,6 @@ from mimonets.serving.infer import (
     error_headers,
     find_tenant,
     headers_by_name,
-    read_body,
     write_error,
 )
 from mimonets.serving.infer import infer as answer_inference
@@ -100,11 +99,6 @@ def json_response(
 def authorise(request: Request, server: Server) -> Tenant:
     """Find the tenant of a request by its key."""
     return find_tenant(server, headers_by_name(request.headers.raw))
-
-
-async def read_request_body(request: Request, server: Server) -> bytes:
-    """Read the body of a request, within the server's limits."""
-    return await read_body(request.receive, headers_by_name(request.headers.raw), server.settings)
 
 
 def _response(status: int, headers: Headers, body: bytes) -> Response:

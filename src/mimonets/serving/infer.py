@@ -6,10 +6,9 @@ sees them. Everything else goes on to the application, which also has the route 
 the schema and for servers that mount it below another path.
 """
 
-import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,13 +16,13 @@ from urllib.parse import urlsplit
 import orjson
 from fastapi import FastAPI
 
-from mimonets.serving.protocol import decode_request, encode_response
+from mimonets.serving.bodies import Body, Receive
+from mimonets.serving.protocol import decode_request, encode_response, largest_body
 from mimonets.serving.request_options import RequestError
-from mimonets.serving.server import CountedRequest, Server, ServerSettings
+from mimonets.serving.server import CountedRequest, Server
 from mimonets.serving.tenants import Tenant
 
 log = logging.getLogger(__name__)
-Receive = Callable[[], Awaitable[Any]]
 Headers = list[tuple[bytes, bytes]]
 JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
@@ -108,17 +107,20 @@ async def infer(
         with CountedRequest(server, name):
             tenant = find_tenant(server, given)
             found = server.find(name, number)
-            body = await read_body(receive, given, server.settings)
-            found = server.renew(found, number)
+            spec, max_inputs = found.network.input_spec, server.settings.max_inputs
+            most = min(server.settings.max_body, largest_body(spec, max_inputs))
             length = given.get(b"inference-header-content-length")
-            header, inputs = decode_request(
-                body,
-                None if length is None else length.decode("latin-1"),
-                found.network.input_spec,
-                takes_short=found.network.takes_short,
-                max_inputs=server.settings.max_inputs,
-                known=found.headers,
-            )
+            with Body(server.bodies, tenant.name) as body:
+                content = await body.read(receive, given, most)
+                found = server.renew(found, number)
+                header, inputs = decode_request(
+                    content,
+                    None if length is None else length.decode("latin-1"),
+                    found.network.input_spec,
+                    takes_short=found.network.takes_short,
+                    max_inputs=max_inputs,
+                    known=found.headers,
+                )
             leaves = partial(client_leaves, receive)
             request = await server.answer(found, inputs, header.options, tenant, leaves, begun)
     except RequestError as problem:
@@ -164,33 +166,6 @@ def find_tenant(server: Server, headers: Mapping[bytes, bytes]) -> Tenant:
     if tenant is None:
         raise RequestError(401, "A key is needed: send it as `Authorization: Bearer KEY`.")
     return tenant
-
-
-async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], settings: ServerSettings
-) -> bytes:
-    """Read a body, counted while it streams; compressed ones are not taken."""
-    if headers.get(b"content-encoding", b"identity") != b"identity":
-        raise RequestError(415, "Compressed requests are not taken: send the body as it is.")
-    too_large = RequestError(413, f"A request may have at most {settings.max_body} bytes.")
-    announced = headers.get(b"content-length", b"0")
-    if announced.isdigit() and (len(announced) > 15 or int(announced) > settings.max_body):
-        raise too_large
-    parts, size, is_more = [], 0, True
-    try:
-        async with asyncio.timeout(settings.body_timeout):
-            while is_more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestError(499, "The client left.")
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > settings.max_body:
-                    raise too_large
-                is_more = message.get("more_body", False)
-    except TimeoutError:
-        raise RequestError(408, f"The body took over {settings.body_timeout:g} s.") from None
-    return b"".join(parts)
 
 
 async def client_leaves(receive: Receive) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from mimonets._config import Config, integer
 from mimonets._messages import did_you_mean, short
 from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
+from mimonets.serving.bodies import Bodies
+from mimonets.serving.decoders import Decoders
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
@@ -21,8 +23,6 @@ from mimonets.serving.request_options import RequestError, RequestOptions, make_
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.worker import Worker, resolve
 
-DECODERS = 2  # threads that decode images and load models; never one per request
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(Config):
@@ -32,6 +32,8 @@ class ServerSettings(Config):
     policy: PolicySettings = field(default_factory=PolicySettings)
     max_body: int = integer(64 * 2**20, least=1024)  # bytes of one request
     max_inputs: int = integer(256)  # of one request
+    max_receiving: int = integer(128 * 2**20, least=1024)  # bytes of all bodies under way
+    max_image_body: int = integer(16 * 2**20, least=1024)  # bytes of one request with image files
     max_queued: int = integer(256 * 2**20, least=1024)  # bytes of all that waits
     max_queued_inputs: int = integer(65_536)  # of all that waits
     max_pixels: int = integer(16_000_000)  # of all image files of one request
@@ -84,7 +86,13 @@ class Server:
         self.worker = Worker(self.batcher, clock)
         self.metrics = Metrics(self.queued, clock)
         self.worker.on_job = self.metrics.job
-        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
+        self.bodies = Bodies(
+            most=self.settings.max_receiving,
+            share=self.tenants.share,
+            timeout=self.settings.body_timeout,
+        )
+        self.decoders = Decoders(clock, self.tenants.share)
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="load")
         self.models: dict[str, Version] = {}
         self.is_draining = False
         self.failure: BaseException | None = None  # why the models could not be loaded at the start
@@ -123,6 +131,7 @@ class Server:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.worker.stop, timeout)
         self.pool.shutdown(wait=False)
+        self.decoders.stop()
 
     async def load(self, name: str) -> Version:
         """Load a model, or load it again, without a gap.
