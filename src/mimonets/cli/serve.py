@@ -10,7 +10,7 @@ from typing import Any
 
 from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
-from mimonets.cli._options import add_imports, positive, replicas, shrinks
+from mimonets.cli._options import add_imports, fraction, positive, replicas, shrinks
 
 DEFAULT = "digits"  # what is served if nothing is named: it ships with the package
 
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--cascade",
-        type=float,
+        type=fraction,
         metavar="CONFIDENCE",
         help="fast answers below this confidence may run again in slow mode, if a request asks "
         "for it "

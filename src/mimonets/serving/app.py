@@ -75,6 +75,7 @@ def make_app(server: Server, *, wait: bool = True) -> FastAPI:
         title="mimonets",
         version=installed("mimonets"),
         lifespan=lifespan,
+        openapi_url=None,  # the route below asks for a key
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
     )
@@ -142,6 +143,11 @@ def _add_health(app: FastAPI, server: Server) -> None:
         if server.is_ready and server.worker.is_live():
             return json_response({"ready": True})
         raise RequestError(503, "The server is starting or shutting down.")
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema(request: Request) -> Response:
+        authorise(request, server)
+        return json_response(app.openapi())
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:

@@ -8,10 +8,10 @@ the schema and for servers that mount it below another path.
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 from fastapi import FastAPI
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 Headers = list[tuple[bytes, bytes]]
 JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\[\]]+))(?::[0-9]{1,5})?")
 FAULT = "An error inside the server; its log says more."
 
 
@@ -40,10 +41,9 @@ class App(FastAPI):
         """Answer one request."""
         model = None
         if scope["type"] == "http":
-            hosts = self._server.settings.hosts
-            if hosts is not None and not is_called_by(hosts, scope["headers"]):
-                body = write_error(f"This server answers to {', '.join(hosts)}.")
-                await _reply(send, 421, [JSON_TYPE], body)
+            refused = self._refuse(scope)
+            if refused is not None:
+                await _reply(send, refused.status, [JSON_TYPE], write_error(refused))
                 return
             if scope["method"] == "POST" and not scope.get("root_path"):
                 model = model_in_path(scope["path"])
@@ -56,6 +56,20 @@ class App(FastAPI):
             log.exception("an inference request failed")
             found = 500, [JSON_TYPE], write_error(FAULT)
         await _reply(send, *found)
+
+    def _refuse(self, scope: Any) -> RequestError | None:
+        """Say what is wrong with a request before anything of it is looked at."""
+        hosts, headers = self._server.settings.hosts, scope["headers"]
+        if scope["http_version"] == "0.9":
+            return RequestError(400, "HTTP/0.9 is not spoken here: use HTTP/1.1.")
+        if sum([name == b"host" for name, _ in headers]) > 1:
+            return RequestError(400, "A request has one header Host.")
+        if hosts is not None and not is_called_by(hosts, headers):
+            return RequestError(421, f"This server answers to {', '.join(hosts)}.")
+        changes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if changes and self._server.tenants.is_open and is_cross_site(headers):
+            return RequestError(403, "Pages of other sites may not send requests to this server.")
+        return None
 
 
 async def _reply(send: Any, status: int, headers: Headers, body: bytes) -> None:
@@ -73,10 +87,25 @@ def is_called_by(hosts: Sequence[str], headers: Headers) -> bool:
     False
     """
     host = next((value for name, value in headers if name == b"host"), None)
-    try:  # browsers send one; urlsplit remembers what it was asked before
-        return host is None or urlsplit(b"//" + host).hostname in {name.encode() for name in hosts}
-    except ValueError:
-        return False
+    if host is None:  # browsers send one
+        return True
+    found = HOST.fullmatch(host.decode("latin-1").lower())
+    return found is not None and (found[1] or found[2]) in hosts
+
+
+def is_cross_site(headers: Headers) -> bool:
+    """Tell whether a browser says that another site's page sends this; keys stop that elsewhere.
+
+    >>> is_cross_site([(b"host", b"localhost:8000"), (b"origin", b"http://localhost:8000")])
+    False
+    >>> is_cross_site([(b"host", b"localhost:8000"), (b"origin", b"http://localhost:3000")])
+    True
+    """
+    given = dict(headers)
+    if given.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
+        return True
+    origin, host = given.get(b"origin"), given.get(b"host", b"")
+    return origin is not None and origin.lower().partition(b"://")[2] != host.lower()
 
 
 def model_in_path(path: str) -> tuple[str, str | None] | None:

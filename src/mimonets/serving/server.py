@@ -37,14 +37,18 @@ class ServerSettings(Config):
     max_queued: int = integer(256 * 2**20, least=1024)  # bytes of all that waits
     max_queued_inputs: int = integer(65_536)  # of all that waits
     max_pixels: int = integer(16_000_000)  # of all image files of one request
+    header_timeout: float = 10.0  # seconds that a client may take to send its headers
     body_timeout: float = 30.0  # seconds that a client may take to send its request
+    max_connections: int = integer(1000)
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        if not 0 < self.slo <= 3600:
-            found.append(f"slo={self.slo!r} must be above 0 and at most 3600 seconds.")
+        for name in ("slo", "header_timeout", "body_timeout"):
+            value = getattr(self, name)
+            if not 0 < value <= 3600:
+                found.append(f"{name}={value!r} must be above 0 and at most 3600 seconds.")
         return found
 
 
