@@ -8,7 +8,7 @@ import torch
 from mimonets._seeds import mean_and_deviation
 from mimonets.checkpoints import load
 from mimonets.experiments import RunOptions
-from mimonets.experiments.compare import accuracy_row
+from mimonets.experiments.verdict import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.experiments.trained import (

@@ -12,7 +12,7 @@ from mimonets._files import write_text
 from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.compare import Row, accuracy_row, same_within
+from mimonets.experiments.verdict import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.recipes.execute import measure_run, run_recipe
