@@ -8,7 +8,6 @@ import torch
 from mimonets._seeds import mean_and_deviation
 from mimonets.checkpoints import load
 from mimonets.experiments import RunOptions
-from mimonets.experiments.verdict import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
 from mimonets.experiments.trained import (
@@ -19,6 +18,7 @@ from mimonets.experiments.trained import (
     run_folder,
     trial_rows,
 )
+from mimonets.experiments.verdict import accuracy_row
 from mimonets.models.base import eval_mode
 from mimonets.recipes.execute import split_batches
 

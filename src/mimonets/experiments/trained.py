@@ -12,9 +12,9 @@ from mimonets._files import write_text
 from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.verdict import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
+from mimonets.experiments.verdict import Row, accuracy_row, same_within
 from mimonets.recipes.execute import measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
