@@ -28,6 +28,8 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     name, found, rest = text.partition("=")
     if Path(text).exists() or "/" in name:  # a folder whose name has = in it
         found = ""
+    if found and not name:
+        raise ValueError(f"{text!r} names a model without a name: write NAME{text}, or {rest}.")
     folders = [_find(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()
