@@ -137,7 +137,10 @@ def test_ten_minutes_at_twice_the_capacity():
     assert grown < 150_000, "kB; the results of the run itself need some"
 
 
-def test_the_command_asks_a_server(capsys, tmp_path):
+def test_the_command_asks_a_server(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "mimonets.loadtest.load.MAX_LAG", 5.0
+    )  # seconds: a busy machine must not make it void
     samples, out = tmp_path / "s.npz", tmp_path / "o.json"
     np.savez(samples, inputs=SAMPLES.inputs, labels=SAMPLES.labels)
     engine = FakeEngine()
@@ -153,6 +156,10 @@ def test_the_command_asks_a_server(capsys, tmp_path):
         trace.write_text("0\n0.1\n0.5\n0.6\n")
         assert main([*arguments, "--trace", str(trace), "--json", "--mode", "slow"]) == 0
         assert '"200"' in capsys.readouterr().out
+        monkeypatch.setattr("mimonets.loadtest.load.MAX_LAG", -1.0)
+        with pytest.raises(SystemExit, match="1"):
+            main(arguments)
+        assert "Void: the generator itself was late" in capsys.readouterr().out
         wrong = tmp_path / "wrong.npz"
         np.savez(wrong, inputs=np.zeros((1, 3, 9, 9), dtype=np.float32))
         assert main([*arguments, "--samples", str(wrong)]) == 2

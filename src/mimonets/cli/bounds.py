@@ -35,6 +35,8 @@ def add_parser(subparsers: Any) -> None:
         "--samples", type=int, default=5_000, help="draws per simulated number (%(default)s)"
     )
     bounds.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    for name in ("--dim", "--streams"):
+        bounds.add_argument(name, action=_OfThePlanner, help=argparse.SUPPRESS)
     bounds.set_defaults(run=run_bounds)
 
     topics = bounds.add_subparsers(dest="topic", title="the planner", metavar="[plan]")
@@ -64,6 +66,14 @@ def add_parser(subparsers: Any) -> None:
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead"
     )
     plan.set_defaults(run=run_plan)
+
+
+class _OfThePlanner(argparse.Action):
+    """An option that ``bounds plan`` has, given without ``plan``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        parser.error(f"{self.option_strings[0]} belongs to the planner: mimonets bounds plan "
+                     f"--dim 64 --streams 4")  # fmt: skip
 
 
 def run_bounds(args: argparse.Namespace) -> None:
