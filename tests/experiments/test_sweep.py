@@ -151,7 +151,12 @@ def start(tmp_path):
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+            process.communicate()
+
+
+def steps_of(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
 
 
 def wait_for_holders(runs: Path, count=1, seconds=120):
@@ -176,7 +181,7 @@ def test_a_killed_worker_loses_no_run(start, tmp_path):
     assert process.returncode == 0, said
     record = json.loads((tmp_path / "runs-out-0" / "toy.json").read_text())
     assert len(record["runs"]) == 4
-    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
+    steps = steps_of(folder)
     assert steps == sorted(set(steps)), "it resumed: no epoch is there twice"
     assert len(steps) == 10
 
@@ -195,10 +200,10 @@ def test_two_commands_at_once_train_nothing_twice(start, tmp_path):
     assert len(first) == 4
     for path, written in first.items():
         assert path.stat().st_mtime_ns == written, "it was trained again"
-        steps = [json.loads(line)["step"] for line in (path.parent / "metrics.jsonl").open()]
+        steps = steps_of(path.parent)
         assert len(steps) == len(set(steps)) == 4
     # Together they have everything; whoever reports last sees all of it.
-    last = start("--report")
+    last = start("--report", epochs=4)
     last.communicate(timeout=100)
     assert last.returncode == 0
     assert len(json.loads((tmp_path / "runs-out-2" / "toy.json").read_text())["runs"]) == 4
@@ -216,7 +221,7 @@ def test_a_sweep_that_is_stopped_saves_and_resumes(start, tmp_path, number):
     assert "What 2 runs had trained is saved. The same command resumes it." in said
     assert not any((folder / HOLDER_FILE).exists() for folder in held), "they ended by themselves"
     before = {folder: (folder / "metrics.jsonl").read_text() for folder in held}
-    again = start("--workers", "2", epochs=20)
+    again = start("--workers", "2", epochs=20, stderr=subprocess.DEVNULL)
     assert again.wait(500) == 0
     for folder, rows in before.items():
         assert (folder / "metrics.jsonl").read_text().startswith(rows)
@@ -230,7 +235,8 @@ def test_two_workers_take_two_thirds_of_the_time(start):
     seconds = []
     for runs, more in (("alone", ()), ("together", ("--workers", "2"))):
         began = time.monotonic()
-        assert start(*more, seeds=6, epochs=40, runs=runs).wait(700) == 0
+        process = start(*more, seeds=6, epochs=40, runs=runs, stderr=subprocess.DEVNULL)
+        assert process.wait(700) == 0
         seconds.append(time.monotonic() - began)
     print(f"one after the other {seconds[0]:.0f} s, two workers {seconds[1]:.0f} s")
     assert seconds[1] < 0.65 * seconds[0]
