@@ -175,6 +175,8 @@ def run(args: Namespace) -> int:
         _check_gpu(experiment)
     if not args.only:
         experiment.check_result_stays(Path(args.out), args.scale)
+    if experiment.plan is not None and options.train:
+        tell_needs(experiment.plan.scaled(args.scale))
     record = experiment.run(options)
     if not args.only:
         for path in experiment.write(record, Path(args.out)):
@@ -186,6 +188,18 @@ def run(args: Namespace) -> int:
 
         make_console().print(record_table(record))
     return 1 if record.get("failed") else 0
+
+
+def tell_needs(plan: "Plan") -> None:
+    """Say before anything is trained what that takes; row by row where it takes a GPU."""
+    from mimonets.experiments.cost import plan_needs, total_needs
+    from mimonets.experiments.report import needs_table
+
+    rows = plan_needs(plan, count=plan.needs_gpu)
+    if plan.needs_gpu:
+        make_console(stderr=True).print(needs_table(plan.title, rows))
+    elif rows:
+        print(f"{plan.name}: {total_needs(rows)}", file=sys.stderr)
 
 
 def _chosen(args: Namespace) -> "Experiment":

@@ -1,6 +1,6 @@
 """Measure how much memory a pass needs at its peak."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,12 +44,14 @@ class LiveTensors(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        for tensor in tensors_in((args, kwargs)):
+        inputs = list(tensors_in((args, kwargs)))
+        for tensor in inputs:
             pointer = tensor.untyped_storage()._cdata
             if pointer not in self.live:
                 self.foreign.add(pointer)
         output = func(*args, **kwargs)
-        for tensor in tensors_in(output):
+        outputs = [output] if isinstance(output, Tensor) else list(tensors_in(output))
+        for tensor in outputs:
             storage = tensor.untyped_storage()
             if storage._cdata not in self.live and storage._cdata not in self.foreign:
                 self.live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
@@ -58,11 +60,13 @@ class LiveTensors(TorchDispatchMode):
             self.live = {key: entry for key, entry in self.live.items() if not entry[0].expired()}
             self._most = sum(size for _, size in self.live.values())
             self.peak = max(self.peak, self._most)
-        self.after(func, args, kwargs, output)
+        self.after(func, args, kwargs, output, [*inputs, *outputs])
         return output
 
-    def after(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
-        """Count what else a subclass counts of an operator."""
+    def after(
+        self, func: Any, args: Any, kwargs: Any, output: Any, tensors: Sequence[Tensor]
+    ) -> None:
+        """Count what else a subclass counts of an operator and the tensors it read and wrote."""
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:

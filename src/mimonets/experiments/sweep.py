@@ -189,6 +189,7 @@ def _ready(plan: Plan, waiting: list[Job], running: dict[Any, Job]) -> list[Job]
 def _ray_started(ray: Any, options: RunOptions) -> Iterator[None]:
     """Join the cluster that RAY_ADDRESS names, or start Ray here; SIGTERM interrupts, as Ctrl-C."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way to others by default
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines need longer
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if os.environ.get("RAY_ADDRESS"):
         ray.init(**quiet)

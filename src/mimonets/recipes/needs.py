@@ -6,7 +6,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -77,6 +77,37 @@ def needs_of(recipe: "Recipe", *, count: bool = True) -> Needs | None:
     return _needs(key, total_steps(recipe))
 
 
+def needs_line(recipe: "Recipe", memory: float | None = None) -> str:
+    """Say what a run needs, and if that is more than a device's memory, what to set."""
+    from mimonets.recipes.execute import make_model
+    from mimonets.training.footprint import gigabytes, less_memory
+
+    needs, precision = needs_of(recipe), recipe.train.precision
+    assert needs is not None
+    hours, peak = needs.hours(precision), needs.peak[precision]
+    time = "" if hours is None else f"about {show_hours(hours)} on an A100 and "
+    line = f"{recipe.name} needs {time}{gigabytes(peak)} of GPU memory, by estimate."
+    if memory is None or peak <= memory or recipe.train.accumulate == "auto":
+        return line
+    advice = less_memory(make_model(recipe), recipe.train)
+    return f"{line} This device has {gigabytes(memory)}: set {advice}."
+
+
+def show_hours(hours: float) -> str:
+    """Write a time with as many digits as an estimate has.
+
+    >>> [show_hours(hours) for hours in (634.2, 11.46, 0.25, 0.001)]
+    ['634 h', '11 h', '0.25 h', 'under 0.01 h']
+    """
+    return (
+        f"{hours:.2g} h"
+        if 0.01 <= hours < 100
+        else f"{hours:.0f} h"
+        if hours > 1
+        else "under 0.01 h"
+    )
+
+
 def total_steps(recipe: "Recipe") -> int | None:
     """Count the steps of a recipe's training without reading its data, where that is known."""
     from mimonets.data.registry import DATASETS
@@ -95,9 +126,9 @@ def total_steps(recipe: "Recipe") -> int | None:
 
 
 def step_key(recipe: "Recipe") -> str:
-    """Name everything that decides what a step takes."""
+    """Name everything that decides what a step takes; the number of classes hardly does."""
     train = {name: value for name, value in asdict(recipe.train).items() if name not in OTHERWISE}
-    model = {"kind": recipe.kind, **asdict(recipe.model)}
+    model = {"kind": recipe.kind, **asdict(recipe.model), "num_classes": None}
     return _digest({"model": model, "train": train})
 
 
@@ -154,22 +185,27 @@ def _table() -> dict[str, dict[str, Any]]:
     return found
 
 
-def write_needs(path: Path, more: "Iterable[Recipe]" = ()) -> None:
-    """Count a step of all recipes, and of more of them, and write them down."""
+def write_needs(path: Path, recipes: "Sequence[Recipe]", *, anew: bool = True) -> None:
+    """Count a step of these recipes and write them down, one after the other.
+
+    Without ``anew`` steps stay that are in the file already.
+    """
     from mimonets.recipes.loader import load_recipe
 
-    named = {name: load_recipe(name) for name in recipe_names()}
-    steps = {}
-    for recipe in (*named.values(), *more):
+    counted = {} if anew else dict(_table()["steps"])
+    named = {}
+    for recipe in recipes:
         key = step_key(recipe)
-        if key not in steps:
-            steps[key] = count_step(recipe)
-    recipes = {
-        _settings_digest(name): {"step": step_key(recipe), "steps": total_steps(recipe)}
-        for name, recipe in named.items()
-    }
-    parts = []
-    for title, table in (("steps", steps), ("recipes", recipes)):
-        lines = [f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in sorted(table.items())]
-        parts.append(f'"{title}": {{\n' + ",\n".join(lines) + "\n }")
-    path.write_text("{\n " + ",\n ".join(parts) + "\n}\n", encoding="utf-8")
+        if key not in counted:
+            counted[key] = count_step(recipe)
+        if recipe.name in recipe_names():
+            digest = _settings_digest(recipe.name)
+            if step_key(load_recipe(recipe.name)) == key:
+                named[digest] = {"step": key, "steps": total_steps(load_recipe(recipe.name))}
+        parts = []
+        for title, table in (("steps", counted), ("recipes", named)):
+            rows = [
+                f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(table.items())
+            ]
+            parts.append(f'"{title}": {{\n' + ",\n".join(rows) + "\n }")
+        path.write_text("{\n " + ",\n ".join(parts) + "\n}\n", encoding="utf-8")

@@ -4,7 +4,7 @@ Nothing is computed, and no GPU is needed: a copy of the network without memory 
 every operator is counted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -176,7 +176,9 @@ class _Step(LiveTensors):
         super().__init__(slack=0.005)
         self.flops, self.moved, self.operators = 0.0, 0.0, 0
 
-    def after(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def after(
+        self, func: Any, args: Any, kwargs: Any, output: Any, tensors: Sequence[Tensor]
+    ) -> None:
         """Count one operator: views and empty tensors move nothing."""
         if func.is_view or "empty" in func.__name__ or "detach" in func.__name__:
             return
@@ -184,7 +186,7 @@ class _Step(LiveTensors):
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
             self.flops += count(*args, **kwargs, out_val=output)
-        for tensor in tensors_in((args, kwargs, output)):
+        for tensor in tensors:
             self.moved += min(tensor.nbytes, tensor.untyped_storage().nbytes())
 
 
