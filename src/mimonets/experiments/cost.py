@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from mimonets.evaluation import count_macs
-from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.paper import COST_NOTES, MIMOCONV, MIMOFORMER, MNIST
 from mimonets.experiments.plan import Plan
+from mimonets.experiments.verdict import Row
 from mimonets.recipes import load_recipe
 from mimonets.recipes.needs import needs_of, show_hours
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from mimonets._extras import need
 from mimonets._messages import first_line
-from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Plan, Trial
 from mimonets.experiments.trained import (
@@ -32,6 +31,7 @@ from mimonets.experiments.trained import (
     run_folder,
     run_label,
 )
+from mimonets.experiments.verdict import Row
 from mimonets.training.lock import HOLDER_FILE
 from mimonets.training.progress import TrainingInterrupted, epoch_line
 
@@ -120,17 +120,8 @@ def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
     """Find the run among those of result files, tested in all that this trial is tested in."""
     mine = (run for run in options.earlier if run["trial"] in trial.names and run["seed"] == seed)
     points = {str(number) for number in trial.modes}
-    return next(
-        (
-            run
-            for run in mine
-            if "diverged" in run
-            or (
-                points <= run.get("test", {}).keys() and (not trial.foreign or "uncertainty" in run)
-            )
-        ),
-        None,
-    )
+    found = (run for run in mine if "diverged" in run or points <= run.get("test", {}).keys())
+    return next(found, None)
 
 
 def _run_on_ray(

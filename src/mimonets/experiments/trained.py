@@ -20,16 +20,14 @@ from mimonets._messages import first_line
 from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.compare import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
-from mimonets.experiments.robustness import judge_everywhere, uncertainty_rows
-from mimonets.recipes.execute import DIVERGED, measure_run, open_run, run_recipe
+from mimonets.experiments.verdict import Row, accuracy_row, same_within
+from mimonets.recipes.execute import DIVERGED, measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.lock import FolderInUseError, FolderLock
 from mimonets.training.run_folder import RunFolder
 
-UNCERTAINTY = "uncertainty.json"
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
 
@@ -105,10 +103,6 @@ def measure_outcome(trial: Trial, seed: int, folder: Path, options: RunOptions) 
         write_text(folder / "test.json", json.dumps(record, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({p.name})" for p, found, _ in measured)
         options.tell(f"tested {run_label(trial, seed)}: {accuracies}")
-    if trial.foreign and not (folder / UNCERTAINTY).exists():
-        model, batches = open_run(folder, "test", options.data_dir)
-        judged = judge_everywhere(model, batches, trial.modes, trial.foreign, options.data_dir)
-        write_text(folder / UNCERTAINTY, json.dumps(judged, indent=1) + "\n")
 
 
 def train_in_processes(trial: Trial, seed: int, folder: Path, options: RunOptions) -> None:
@@ -183,8 +177,6 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "test": tested,
             **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
-        if trial.foreign and (folder / UNCERTAINTY).exists():
-            outcome["uncertainty"] = _read(folder / UNCERTAINTY)
     return {
         "trial": trial.name,
         "recipe": trial.recipe,
@@ -224,9 +216,6 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 note=note,
             )
         )
-        if trial.foreign:
-            judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
-            rows += uncertainty_rows(title, point, judged, trial.group, macs)
     return rows
 
 
