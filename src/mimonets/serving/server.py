@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mimonets._config import Config, integer
-from mimonets._messages import did_you_mean, short
+from mimonets._messages import did_you_mean, first_line, short
 from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
 from mimonets.serving.bodies import Bodies
 from mimonets.serving.decoders import Decoders
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
-from mimonets.serving.operating_points import Array
+from mimonets.serving.operating_points import Array, ServedPoint
 from mimonets.serving.policy import Policy, PolicySettings
 from mimonets.serving.protocol import KnownHeaders
 from mimonets.serving.request_options import RequestError, RequestOptions, make_request
@@ -146,10 +146,7 @@ class Server:
         if name not in self.loaders:
             raise self._unknown(name)
         async with self._loading:
-            loop = asyncio.get_running_loop()
-            network = await loop.run_in_executor(self.pool, self.loaders[name])
-            await loop.run_in_executor(self.pool, network.run_every_graph)
-            points = await self.worker.measure(network)
+            network, points = await self._open(name)
             self._loads[name] += 1
             queue = ModelQueue(name, Policy(points, self.settings.policy), str(self._loads[name]))
             version = Version(network, queue)
@@ -160,6 +157,18 @@ class Server:
         while old is not None and not self.worker.remove_queue(old.queue):
             await asyncio.sleep(0.005)
         return version
+
+    async def _open(self, name: str) -> tuple[Network, list[ServedPoint]]:
+        """Read, run and measure a network; whatever is wrong with it is one sentence."""
+        loop = asyncio.get_running_loop()
+        try:
+            network = await loop.run_in_executor(self.pool, self.loaders[name])
+            await loop.run_in_executor(self.pool, network.run_every_graph)
+            return network, await self.worker.measure(network)
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # of an engine, or of a network of the user's own
+            raise ValueError(f"{name} does not run: {first_line(error)}.") from error
 
     def find(self, name: str, version: str | None = None) -> Version:
         """Find a model; raises RequestError if it is unknown or not there yet."""
