@@ -62,6 +62,8 @@ def page_text(name: str) -> str:
 
 
 def title(name: str) -> str:
+    if name in experiments():
+        return experiments()[name].title
     return result(name).get("title", "Published networks on CIFAR")
 
 

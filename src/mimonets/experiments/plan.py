@@ -152,7 +152,9 @@ class Plan:
     differences: tuple[Difference, ...] = ()
     order: int = 1000  # its place in the list of experiments
     needs_gpu: bool = False
-    axis: str = "trials"  # drawn: accuracy against streams, macs, epochs, trials; or uncertainty
+    axis: str = (
+        "trials"  # drawn: accuracy against streams, macs, epochs, trials, variants; or uncertainty
+    )
 
     def teachers_of(self, trial: Trial) -> list[Trial]:
         """List the trials whose networks teach this one, the teacher's own teacher first."""
