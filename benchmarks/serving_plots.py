@@ -114,7 +114,7 @@ def draw_latency(place, pieces: list[dict], slo: float) -> None:
             list(found), [1000 * fmean(some) for some in found.values()], marker=".", **look(name)
         )
     place.axhline(1000 * slo, color="tab:red", lw=0.8)
-    place.annotate("time to answer", (0.5, 1060 * slo), fontsize=7, color="tab:red")
+    place.annotate("time to answer", (4.1, 1060 * slo), fontsize=7, color="tab:red")
     place.set(xlabel="load / slow capacity", ylabel="p99 latency of answers, ms", yscale="log")
     place.set_yticks([50, 100, 200, 500, 1000, 2000, 4000], minor=False)
     place.set_yticklabels(["50", "100", "200", "500", "1,000", "2,000", "4,000"])

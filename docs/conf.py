@@ -30,3 +30,5 @@ napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = "mimonets"
+html_static_path = ["static"]
+html_css_files = ["tables.css"]

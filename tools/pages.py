@@ -69,7 +69,10 @@ def title(name: str) -> str:
 
 def about(one: Experiment) -> list[str]:
     """Say where the paper has it, what it takes and how to run it."""
-    return [f"In the paper: {one.source}. It takes {one.effort}.", command(one)]
+    where = f"In the paper: {one.source}."
+    if one.source.startswith("ours: "):
+        where = f"Not in the paper. Ours: {one.source.removeprefix('ours: ')}."
+    return [f"{where} It takes {one.effort}.", command(one)]
 
 
 def command(one: Experiment) -> str:
