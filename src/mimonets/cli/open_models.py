@@ -28,6 +28,8 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     name, found, rest = text.partition("=")
     if Path(text).exists() or "/" in name:  # a folder whose name has = in it
         found = ""
+    if found and not name:
+        raise ValueError(f"{text!r} names a model without a name: write NAME{text}, or {rest}.")
     folders = [_find(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()
@@ -91,7 +93,9 @@ def _open(folder: Path, backend: str, threads: int) -> Opened:
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder: pass a run, a saved model or an export.")
     if (folder / "manifest.json").exists():
-        return _described_by_manifest(Engine(folder, backend, threads))
+        engine = Engine(folder, backend, threads)
+        engine.check()  # before a server swaps it for one that answers
+        return _described_by_manifest(engine)
 
     from mimonets.layers.stream_norm import untrained_modes
 
@@ -157,6 +161,8 @@ def _load(folder: Path) -> Any:
     import mimonets as mn
     from mimonets.models.base import Model
 
+    if any(folder.glob("mode-*")) or (folder / "openvino").is_dir():
+        raise ValueError(f"{folder} is an export without its manifest.json: export it again.")
     weights = weights_in(folder)
     model = mn.load(weights)
     if model.input_spec is None and isinstance(model, Model):  # others say by their example

@@ -10,7 +10,7 @@ from typing import Any
 
 from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
-from mimonets.cli._options import add_imports, positive, replicas, shrinks
+from mimonets.cli._options import add_imports, fraction, positive, replicas, shrinks
 
 DEFAULT = "digits"  # what is served if nothing is named: it ships with the package
 
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--cascade",
-        type=float,
+        type=fraction,
         metavar="CONFIDENCE",
         help="fast answers below this confidence may run again in slow mode, if a request asks "
         "for it "
@@ -93,6 +93,13 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--max-inputs", type=positive, default=256, help="most inputs of a request (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-queued",
+        type=positive,
+        default=65_536,
+        metavar="INPUTS",
+        help="most inputs that wait; of several tenants, each may have half (%(default)s)",
     )
     parser.set_defaults(run=run)
 
@@ -169,6 +176,7 @@ def make_server(args: Namespace) -> Any:
         slo=args.slo_ms / 1000,
         policy=PolicySettings(theta=args.theta),
         max_inputs=args.max_inputs,
+        max_queued_inputs=args.max_queued,
         hosts=("localhost", "127.0.0.1", "::1", args.host) if is_private else None,
     )
     return Server(loaders, settings, tenants)

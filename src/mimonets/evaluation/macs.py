@@ -129,23 +129,23 @@ def _count(hollow: nn.Module, point: OperatingPoint) -> Cost:
     active = point.inputs_per_pass
     with torch.device("meta"):
         group = hollow.example_inputs(active).to("meta")  # type: ignore[operator]
-    clerk = _Clerk(hollow)
+    counted = _LayerTally(hollow)
     # A third-party network of one input per pass need not take ``active_streams``.
     plain = getattr(hollow, "num_streams", 1) == 1 and not isinstance(hollow, Model)
     options = {} if plain else point.options
-    with torch.no_grad(), clerk.watching():
+    with torch.no_grad(), counted.watching():
         hollow(group, **options)
     return Cost(
         point=point,
         parts=tuple(
             PartCost(name, products / active, (products + elements) / active)
-            for name, (products, elements) in clerk.tally.items()
+            for name, (products, elements) in counted.tally.items()
             if products or elements
         ),
     )
 
 
-class _Clerk:
+class _LayerTally:
     """Books what every layer costs under its part while a model runs.
 
     A layer of a type that :func:`layer_macs` knows is counted by its formula. What else is

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from mimonets.evaluation import count_macs
-from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.paper import COST_NOTES, MIMOCONV, MIMOFORMER, MNIST
+from mimonets.experiments.verdict import Row
 from mimonets.recipes import load_recipe
 
 

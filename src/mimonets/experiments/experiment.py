@@ -9,8 +9,8 @@ from typing import Any
 from mimonets._files import write_text
 from mimonets._messages import first_line
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.compare import Row
 from mimonets.experiments.plan import Plan
+from mimonets.experiments.verdict import Row
 
 Record = dict[str, Any]
 

@@ -3,13 +3,11 @@
 A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
 number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
-the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
-on damaged images and on those foreign ones. A trial whose code is gone names the last commit that
-has it as ``removed``: its recorded runs stay in the result, and it is not trained. ``averages`` are
-over all rows whose titles begin with ``over``, where * stands for anything; ``differences`` are the
-points by which the row titled ``of``, a trial or an average, lies above the one titled ``from``. In
-plots, rows of a ``group`` form a line, groups "a" and "a + b" share a colour, and every ``variant``
-has a panel.
+the same seed, teaches. A trial whose code is gone names the last commit that has it as ``removed``:
+its recorded runs stay in the result, and it is not trained. ``averages`` are over all rows whose
+titles begin with ``over``, where * stands for anything; ``differences`` are the points by which the
+row titled ``of``, a trial or an average, lies above the one titled ``from``. In plots, rows of a
+``group`` form a line, groups "a" and "a + b" share a colour, and every ``variant`` has a panel.
 """
 
 from collections.abc import Mapping
@@ -47,7 +45,6 @@ class Trial:
     scaled_down: bool = False
     note: str = ""
     teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
-    foreign: str = ""  # images of no class: judge the network on these and on damaged ones too
     removed: str = ""  # the last commit that can train it, if this one cannot
 
     @cached_property
@@ -152,9 +149,7 @@ class Plan:
     differences: tuple[Difference, ...] = ()
     order: int = 1000  # its place in the list of experiments
     needs_gpu: bool = False
-    axis: str = (
-        "trials"  # drawn: accuracy against streams, macs, epochs, trials, variants; or uncertainty
-    )
+    axis: str = "trials"  # drawn: accuracy against streams, macs, epochs, trials or variants
 
     def teachers_of(self, trial: Trial) -> list[Trial]:
         """List the trials whose networks teach this one, the teacher's own teacher first."""

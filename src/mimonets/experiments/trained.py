@@ -12,16 +12,14 @@ from mimonets._files import write_text
 from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.compare import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
-from mimonets.experiments.robustness import judge_everywhere, uncertainty_rows
-from mimonets.recipes.execute import measure_run, open_run, run_recipe
+from mimonets.experiments.verdict import Row, accuracy_row, same_within
+from mimonets.recipes.execute import measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
 from mimonets.training.run_folder import RunFolder
 
 DIVERGED = "diverged.json"
-UNCERTAINTY = "uncertainty.json"
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
 
 
@@ -87,10 +85,6 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
         write_text(folder / "test.json", json.dumps(record, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({p.name})" for p, found, _ in measured)
         options.tell(f"tested {_label(trial, seed)}: {accuracies}")
-    if trial.foreign and not (folder / UNCERTAINTY).exists():
-        model, batches = open_run(folder, "test", options.data_dir)
-        judged = judge_everywhere(model, batches, trial.modes, trial.foreign, options.data_dir)
-        write_text(folder / UNCERTAINTY, json.dumps(judged, indent=1) + "\n")
 
 
 def teacher_settings(trial: Trial, seed: int, runs: Path) -> tuple[str, ...]:
@@ -127,8 +121,6 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "test": tested,
             **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
-        if trial.foreign and (folder / UNCERTAINTY).exists():
-            outcome["uncertainty"] = _read(folder / UNCERTAINTY)
     return {
         "trial": trial.name,
         "recipe": trial.recipe,
@@ -144,17 +136,8 @@ def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
     """Find the run among those of result files, tested in all that this trial is tested in."""
     mine = (run for run in options.earlier if run["trial"] in trial.names and run["seed"] == seed)
     points = {str(number) for number in trial.modes}
-    return next(
-        (
-            run
-            for run in mine
-            if "diverged" in run
-            or (
-                points <= run.get("test", {}).keys() and (not trial.foreign or "uncertainty" in run)
-            )
-        ),
-        None,
-    )
+    found = (run for run in mine if "diverged" in run or points <= run.get("test", {}).keys())
+    return next(found, None)
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
@@ -185,9 +168,6 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 note=note,
             )
         )
-        if trial.foreign:
-            judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
-            rows += uncertainty_rows(title, point, judged, trial.group, macs)
     return rows
 
 

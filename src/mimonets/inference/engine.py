@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from mimonets._inputs import Array, InputSpec
 from mimonets._memory import keep_freed_memory
+from mimonets._messages import did_you_mean, first_line
 from mimonets._operating_point import OperatingPoint
 from mimonets.inference.manifest import Manifest, read_manifest
 
@@ -51,6 +53,13 @@ CANDIDATES = {
     "onnxruntime-int8": (("onnx-int8",), "onnxruntime"),
     "openvino-int8": (("openvino-int8",), "openvino"),
 }
+
+
+PROBED = 32  # numbers of an answer that are kept to compare with
+PROBED_TOKENS = 128
+# How far answers may be from those at export, as a fraction of the largest: engines and CPUs round
+# differently, and another network or damaged weights differ by about 1.
+TOLERANCE, TOLERANCE_BF16, TOLERANCE_INT8 = 0.01, 0.1, 0.5
 
 
 class Engine:
@@ -94,10 +103,12 @@ class Engine:
 
             folder = None
             self.manifest = describe(source)
-        if backend == "auto":
-            self._backend, self.choice = choose(source, folder, self.manifest, self.threads)
-        else:
-            self._backend = open_backend(backend, source, folder, self.manifest, self.threads)
+        self._folder = folder
+        with _one_sentence(folder, backend):
+            if backend == "auto":
+                self._backend, self.choice = choose(source, folder, self.manifest, self.threads)
+            else:
+                self._backend = open_backend(backend, source, folder, self.manifest, self.threads)
         if threads is not None and self.backend in ("torch", "compiled", "pt2"):
             import torch
 
@@ -147,21 +158,57 @@ class Engine:
         wrap, inputs = _from_tensor(inputs)
         inputs = self._check(inputs)
         mask = None if mask is None else self._check_mask(_from_tensor(mask)[1], inputs)
-        answers = [
-            self._open(part_mode, masked=mask is not None)(
-                inputs[rows], None if mask is None else mask[rows]
-            )[:keep]
-            for part_mode, rows, keep in self._parts(len(inputs), mode)
-        ]
+        with _one_sentence(self._folder, self.backend):
+            answers = [
+                self._open(part_mode, masked=mask is not None)(
+                    inputs[rows], None if mask is None else mask[rows]
+                )[:keep]
+                for part_mode, rows, keep in self._parts(len(inputs), mode)
+            ]
         return wrap(answers[0] if len(answers) == 1 else np.concatenate(answers))
 
     def warm_up(self, active_streams: int | None = None) -> None:
         """Open the graphs of one mode, or of all, so that the first call need not wait."""
         modes = self.modes if active_streams is None else (self._check_mode(active_streams),)
-        for mode in modes:
-            self._open(mode, masked=False)
-            if self.manifest.takes_mask:
-                self._open(mode, masked=True)
+        with _one_sentence(self._folder, self.backend):
+            for mode in modes:
+                self._open(mode, masked=False)
+                if self.manifest.takes_mask:
+                    self._open(mode, masked=True)
+
+    def probe(self) -> dict[str, list[float]]:
+        """Answer one group of fixed inputs in every mode; gives the first numbers of each answer.
+
+        An export keeps them in its manifest, for :meth:`check`. Sequences are masked as well.
+        """
+        found = {}
+        for mode in self.modes:
+            inputs = probe_inputs(self.manifest, self.manifest.answers_per_group(mode))
+            found[str(mode)] = self(inputs, mode)
+            if self.manifest.takes_mask and inputs.shape[-1] > 1:
+                mask = np.ones(inputs.shape, dtype=np.bool_)
+                mask[..., -1] = False
+                found[f"{mode} masked"] = self(inputs, mode, mask=mask)
+        return {name: answers.ravel()[:PROBED].tolist() for name, answers in found.items()}
+
+    def check(self) -> None:
+        """Refuse a network whose answers are not finite, or not those that it was exported with."""
+        graphs = getattr(self._backend, "graphs", None)
+        known = (graphs,) if graphs else self.manifest.formats.values()
+        wanted = next((one.checks for one in known if one.checks), {})
+        allowed = TOLERANCE_INT8 if "int8" in self.backend else TOLERANCE
+        allowed = TOLERANCE_BF16 if "bf16" in self.backend else allowed
+        for name, found in self.probe().items():
+            expected = np.array(wanted.get(name, found))
+            largest = np.abs(expected).max(initial=0.0)
+            fits = np.isfinite(found).all() and len(found) == len(expected)
+            if not fits or np.abs(found - expected).max() > allowed * largest:
+                how = "not as when it was exported" if np.isfinite(found).all() else "not finite"
+                raise ValueError(
+                    f"{self._folder or self.manifest.model} with {name} active gives answers that "
+                    f"are {how}, in {self.backend}: its weights or graphs are damaged, export the "
+                    f"model again."
+                )
 
     def _parts(self, batch: int, mode: int) -> Iterator[tuple[int, Array | slice, int]]:
         """Cut a batch into (mode, rows, answers to keep): whole groups, then what is left."""
@@ -242,13 +289,30 @@ class Engine:
         return np.ascontiguousarray(mask)
 
 
+@contextmanager
+def _one_sentence(folder: Path | None, backend: str) -> Iterator[None]:
+    """Turn whatever a runtime raises about an exported graph into a ValueError of one sentence.
+
+    Errors of a network in PyTorch are left as they are: they come from the user's own code.
+    """
+    try:
+        yield
+    except (ValueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if folder is None:
+            raise
+        raise ValueError(
+            f"{folder} cannot be run by backend={backend!r} ({first_line(error)}): it is damaged, "
+            f"or was written for another version; export the model again."
+        ) from error
+
+
 def open_backend(
     name: str, source: Any, folder: Path | None, manifest: Manifest, threads: int
 ) -> Backend:
     """Make one of ``BACKENDS``; raises a ``ValueError`` that says what is missing."""
     if name not in BACKENDS:
-        from mimonets._messages import did_you_mean
-
         raise ValueError(
             f"There is no backend {name!r}{did_you_mean(name, BACKENDS)}: choose auto or one of "
             f"{', '.join(BACKENDS)}."
@@ -318,6 +382,19 @@ def example_inputs(spec: InputSpec, batch_size: int) -> Array:
     if spec.kind == "tokens":
         return draw.integers(spec.vocab_size or 2, size=shape)
     return draw.standard_normal(shape, dtype=np.float32)
+
+
+def probe_inputs(manifest: Manifest, count: int) -> Array:
+    """Make inputs that are the same everywhere, whatever the version of NumPy."""
+    spec = manifest.input_spec
+    *sides, last = spec.shape
+    if spec.kind == "tokens" and manifest.takes_mask:
+        last = min(last, PROBED_TOKENS)
+    shape = (count, *sides, last)
+    numbers = np.arange(np.prod(shape)).reshape(shape)
+    if spec.kind == "tokens":
+        return numbers % (spec.vocab_size or 2)
+    return np.sin(numbers).astype(np.float32)
 
 
 def default_threads() -> int:

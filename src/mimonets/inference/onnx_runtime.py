@@ -65,7 +65,7 @@ class OnnxRuntimeBackend:
         options = self.runtime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised, and said once
         # Waiting threads sleep: spinning ones steal time from whoever else works here.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         disabled = []

@@ -9,6 +9,7 @@ import torch
 
 from mimonets._device import choose_device
 from mimonets._inputs import InputSpec
+from mimonets._memory import free_memory
 from mimonets._operating_point import OperatingPoint
 from mimonets.checkpoints import load
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
@@ -88,7 +89,15 @@ def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> 
 
 
 def make_model(recipe: Recipe) -> Model:
-    """Make the model of a recipe, with the weights that its seed gives."""
+    """Make the model of a recipe, with the weights that its seed gives; refuse a too large one."""
+    with torch.random.fork_rng(), torch.device("meta"):
+        weights = model_class_for(recipe.model)(recipe.model).state_dict().values()
+    needed, free = sum(one.numel() * one.element_size() for one in weights), free_memory()
+    if free is not None and needed > free:
+        raise ValueError(
+            f"The weights of this {recipe.kind} take {needed / 2**30:,.1f} GB, and "
+            f"{free / 2**30:,.1f} GB of memory are free: choose a smaller network."
+        )
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         return model_class_for(recipe.model)(recipe.model)

@@ -10,6 +10,7 @@ One request on its way through the server::
     batcher.py              complete           -> Answer, one for each input
     infer.py, classify.py   response           -> bytes of HTTP, by protocol.py
 
-``policy``, ``jobs``, ``model_queue`` and ``batcher`` are pure: they have no clock, no socket and no
-PyTorch. :mod:`mimonets.loadtest` drives them in a simulation, and measures a running server.
+``policy``, ``jobs``, ``waiting_line``, ``model_queue`` and ``batcher`` are pure: they have no
+clock, no socket and no PyTorch. :mod:`mimonets.loadtest` drives them in a simulation, and measures
+a running server.
 """

@@ -16,7 +16,6 @@ from mimonets.serving.infer import (
     error_headers,
     find_tenant,
     headers_by_name,
-    read_body,
     write_error,
 )
 from mimonets.serving.infer import infer as answer_inference
@@ -76,6 +75,7 @@ def make_app(server: Server, *, wait: bool = True) -> FastAPI:
         title="mimonets",
         version=installed("mimonets"),
         lifespan=lifespan,
+        openapi_url=None,  # the route below asks for a key
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
     )
@@ -100,11 +100,6 @@ def json_response(
 def authorise(request: Request, server: Server) -> Tenant:
     """Find the tenant of a request by its key."""
     return find_tenant(server, headers_by_name(request.headers.raw))
-
-
-async def read_request_body(request: Request, server: Server) -> bytes:
-    """Read the body of a request, within the server's limits."""
-    return await read_body(request.receive, headers_by_name(request.headers.raw), server.settings)
 
 
 def _response(status: int, headers: Headers, body: bytes) -> Response:
@@ -148,6 +143,11 @@ def _add_health(app: FastAPI, server: Server) -> None:
         if server.is_ready and server.worker.is_live():
             return json_response({"ready": True})
         raise RequestError(503, "The server is starting or shutting down.")
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema(request: Request) -> Response:
+        authorise(request, server)
+        return json_response(app.openapi())
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:

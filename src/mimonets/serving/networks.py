@@ -72,6 +72,11 @@ class Network:
                 short[..., -1] = PADDING
                 point.run(short)
             answers = np.asarray(point.run(example))
+            if not np.isfinite(answers).all():
+                raise ValueError(
+                    f"{self.name} gives answers that are not finite at {point.name}: its weights "
+                    f"are damaged, or it diverged in training."
+                )
             if answers.ndim > 2:
                 sizes = " x ".join(map(str, answers.shape[1:]))
                 raise ValueError(

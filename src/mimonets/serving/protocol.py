@@ -82,7 +82,7 @@ def decode_request(
     text = bytes(body[:cut])
     header = known.get(text) if known is not None else None
     if header is None:
-        longest = BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
+        longest = largest_body(spec, max_inputs)
         if len(text) > longest:
             raise RequestError(
                 413,
@@ -94,6 +94,11 @@ def decode_request(
             known.remember(text, header)
     tensor = _read_tensor(header, body[cut:])
     return header, check_inputs(tensor, spec, takes_short=takes_short)
+
+
+def largest_body(spec: InputSpec, max_inputs: int) -> int:
+    """Give the most bytes that a request to a network needs, as JSON or with a binary tensor."""
+    return BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
 
 
 def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from mimonets._files import not_written
+
 LOCK_FILE = ".lock"
 HOLDER_FILE = ".trained-by.json"
 OURS = {LOCK_FILE, HOLDER_FILE}
@@ -34,7 +36,12 @@ class FolderLock:
             "machine": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        (self.folder / HOLDER_FILE).write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        path = self.folder / HOLDER_FILE
+        try:
+            path.write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        except OSError as error:
+            self.release(remove=True)
+            raise not_written(path, error) from error
 
     def release(self, *, remove: bool = False) -> None:
         """Give it back; with ``remove``, leave no file behind."""
