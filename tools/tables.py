@@ -672,8 +672,9 @@ def readme_table() -> str:
     for what, one in shown:
         paper, ours, seeds, _ = one.cells()
         if ours != "not run":
-            rows.append([what, paper or "none", ours, seeds, f"`{one.result}`"])
-    return table(["test accuracy", "paper", "ours", "seeds", "experiment"], rows)
+            where = f"[{one.result}](results/{one.result}.json)"
+            rows.append([what, paper or "none", ours, seeds, where])
+    return table(["test accuracy", "paper", "ours", "seeds", "where"], rows)
 
 
 def not_run_table() -> str:
@@ -707,7 +708,7 @@ def accuracy_sentence() -> str:
     )
     assert plain["macs"] < many["macs"]
     assert {row["seeds"] for row in (one, four, many, plain)} == {3}
-    values = [f"{row['ours']:.1f} ± {row['deviation']:.1f} %" for row in (one, four, many, plain)]
+    values = [written(row, "ours", "deviation") + " %" for row in (one, four, many, plain)]
     return (
         f"With keys on MNIST: {values[0]} with one digit per pass, {values[1]} with four, "
         f"{values[2]} with sixteen. A plain network cheaper than the last has {values[3]} (three "
