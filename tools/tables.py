@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mimonets.checkpoints.shipped import pretrained_names
 from mimonets.evaluation import count_macs
 from mimonets.experiments import experiments
-from mimonets.experiments.cost import MIMOFORMER
+from mimonets.experiments.cost import MIMOFORMER, plan_needs
 from mimonets.experiments.report import written
 from mimonets.recipes import load_recipe
 from results_files import ROOT, result, table
@@ -716,7 +716,30 @@ def accuracy_sentence() -> str:
     )
 
 
+def scale_table():
+    """List what the plans that need a GPU take."""
+    header = ["plan", "in the paper", "runs"]
+    header += ["A100-hours, float32", "A100-hours, bf16"]
+    header += ["GB of the largest row, float32", "GB of the largest row, bf16"]
+    rows = []
+    for one in experiments().values():
+        if one.needs_gpu:
+            found = [
+                plan_needs(one.plan.changed([f"train.precision={name}"]), count=False)
+                for name in ("32", "bf16")
+            ]
+            if not all(found):
+                continue  # not counted yet: tools/needs.py
+            hours = [sum(row["runs"] * row["hours"] for row in needs) for needs in found]
+            peaks = [max(row["peak"] for row in needs) for needs in found]
+            runs = sum(row["runs"] for row in found[0])
+            numbers = [f"{value:,.0f}" for value in hours] + [f"{p / 1e9:.1f}" for p in peaks]
+            rows.append([f"`{one.name}`", one.source, str(runs), *numbers])
+    return table(header, rows)
+
+
 PLACES = {
+    "docs/scale.md": [scale_table],
     "docs/when-it-pays.md": [pays_table],
     "README.md": [readme_table, speed_sentence, accuracy_sentence],
     "docs/results.md": [not_run_table, claims_table],

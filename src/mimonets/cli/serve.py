@@ -58,6 +58,11 @@ def add_parser(subparsers: Any) -> None:
         default="auto",
         help="auto, torch, compiled, onnxruntime, openvino, ... (%(default)s)",
     )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda or cuda:1; auto: a GPU where it is faster (%(default)s)",
+    )
     parser.add_argument("--threads", type=positive, help="CPU threads of the network (cores - 1)")
     parser.add_argument(
         "--keep-memory",
@@ -90,6 +95,12 @@ def add_parser(subparsers: Any) -> None:
         type=replicas,
         metavar="N|MIN-MAX",
         help="scale out: this many replicas on Ray Serve, each with its own queue",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=float,
+        metavar="F",
+        help="GPUs of each replica with --ray, such as 0.5 (1 with --device cuda, else 0)",
     )
     parser.add_argument(
         "--max-inputs", type=positive, default=256, help="most inputs of a request (%(default)s)"
@@ -167,6 +178,7 @@ def make_server(args: Namespace) -> Any:
             threads,
             cascade=args.cascade,
             shrinks=args.shrink,
+            device=args.device,
         )
         for name, folders in chosen.items()
     }
@@ -197,7 +209,18 @@ def on_ray(settings: Mapping[str, str]) -> Any:
     add_parser(parser.add_subparsers())
     args = _absolute(parser.parse_args(["serve", *words]))
     many = replicas(str(settings.get("replicas", 2)))
-    return ray.on_ray(partial(make_server, args), replicas=many, cpus=args.threads or 1)
+    return ray.on_ray(
+        partial(make_server, args), replicas=many, cpus=args.threads or 1, gpus=gpus_of(args)
+    )
+
+
+def gpus_of(args: Namespace) -> float:
+    """Say how many GPUs a replica takes: none is visible to it otherwise."""
+    if args.gpus is None:
+        return float(args.device.startswith("cuda"))
+    if not 0 <= args.gpus <= 64:
+        raise ValueError(f"--gpus {args.gpus:g} must be between 0 and 64.")
+    return float(args.gpus)
 
 
 def _run_on_ray(args: Namespace) -> None:
@@ -212,6 +235,7 @@ def _run_on_ray(args: Namespace) -> None:
         partial(make_server, args),
         replicas=args.ray,
         cpus=args.threads,
+        gpus=gpus_of(args),
         host=args.host,
         port=args.port,
     )

@@ -97,13 +97,13 @@ def count_points(
     model: Model | nn.Module | Any, numbers: Iterable[int | None] | None = None
 ) -> list[Cost]:
     """Count the cost at several operating points; by default the usual ones, from slow to fast."""
-    hollow: Any = _hollow(model)
+    hollow: Any = hollow_copy(model)
     points = [find_point(hollow, number) for number in numbers or ()] or usual_points(hollow)
     return [_count(hollow, point) for point in points]
 
 
-def _hollow(model: Model | nn.Module | Any) -> nn.Module:
-    """Make a copy without memory, on the meta device."""
+def hollow_copy(model: Model | nn.Module | Any) -> nn.Module:
+    """Make a copy without memory, on the meta device, in evaluation mode."""
     if isinstance(model, nn.Module) and not isinstance(model, Model):
         if not hasattr(model, "example_inputs"):
             raise ValueError(
