@@ -71,6 +71,11 @@ class Cut:
         return self.features.shape[self.axis]
 
     @property
+    def is_map(self) -> bool:
+        """Whether it has feature maps (b, d, h, w) or (b, d, t), which can be laid side by side."""
+        return self.axis == 1 and self.features.ndim > 2
+
+    @property
     def positions(self) -> int:
         """How many positions an input has."""
         return self.features[0].numel() // self.width
@@ -180,7 +185,7 @@ def rank(cuts: Cuts, inputs: int, num_streams: int, binding: str) -> list[Sugges
             apart = leaving.place > entering.place and not before.startswith(f"{after}.")
             if not apart or entering.width < num_streams or after.startswith(f"{before}."):
                 continue
-            if tiles and (entering.features.ndim != 4 or leaving.features.ndim != 4):
+            if tiles and not (entering.is_map and leaving.is_map):
                 continue
             between = (leaving.macs - entering.macs) / inputs
             added = 0.0
@@ -211,7 +216,10 @@ def why_none(cuts: Cuts, num_streams: int, binding: str) -> str:
     if widest < num_streams:
         return f"feature maps are at most {widest} wide, too few for {num_streams} streams"
     if binding == "tiles":
-        return "no stretch between two modules has feature maps (b, d, h, w) that divide into tiles"
+        return (
+            "no stretch between two modules has feature maps (b, d, h, w) or (b, d, t) that divide "
+            "into tiles"
+        )
     return (
         "connections go around every stretch that is worth it, or binding and unbinding cost more "
         "than sharing a pass saves"

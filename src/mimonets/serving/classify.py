@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 
 from mimonets._extras import install_line
-from mimonets._inputs import InputSpec
+from mimonets._inputs import KINDS, InputSpec
 from mimonets.serving.app import authorise, json_response, read_request_body
 from mimonets.serving.infer import client_leaves
 from mimonets.serving.model_queue import InferenceRequest
@@ -72,7 +72,12 @@ def add_classify(app: FastAPI, server: Server) -> None:
         found = server.find(name)
         spec = found.network.input_spec
         if spec.kind != "image":
-            raise RequestError(400, f"{name} takes token ids, not images: use /v2/models/{name}.")
+            takes = KINDS[spec.kind]
+            raise RequestError(400, f"{name} takes {takes}, not images: use /v2/models/{name}.")
+        if spec.answers == "values":
+            raise RequestError(
+                400, f"{name} answers with values, not classes: use /v2/models/{name}/infer."
+            )
         _check_count(files, server)
         # One thread for each request: large files of one do not keep those of others waiting.
         decoded = await asyncio.get_running_loop().run_in_executor(
