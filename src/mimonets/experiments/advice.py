@@ -73,7 +73,7 @@ def advise(rows: Sequence[Row], *, speed: float | None = None, macs: float | Non
     if not fitting:
         least = min(rows, key=lambda row: row["macs"])
         best = max(rows, key=lambda row: row["speed"]) if macs is None else least
-        found = f"{best['speed']:.2g}x" if macs is None else f"{best['macs'] / 1e6:.3g} MMAC"
+        found = f"{best['speed']:.3g}x" if macs is None else f"{best['macs'] / 1e6:.3g} MMAC"
         return (
             f"{aim}: no candidate gets there; the {'fastest' if macs is None else 'cheapest'} is "
             f"{best['name']}, {found} at {written(best)}."
@@ -90,15 +90,12 @@ def advise(rows: Sequence[Row], *, speed: float | None = None, macs: float | Non
 
 
 def pareto(rows: Sequence[Row]) -> list[Row]:
-    """Keep the rows that no other one beats in both, slowest first."""
-    return [
-        row
-        for row in sorted(rows, key=lambda row: row["inputs_per_second"])
-        if not any(
-            goal(other) > goal(row) and other["inputs_per_second"] > row["inputs_per_second"]
-            for other in rows
-        )
-    ]
+    """Keep the rows to which no other one is better in one way and no worse in the other."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: (-row["inputs_per_second"], -goal(row))):
+        if not found or goal(row) > goal(found[-1]):
+            found.append(row)
+    return found[::-1]
 
 
 def plot(rows: Sequence[Row], path: Path) -> Path:
@@ -123,7 +120,12 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
         [row[name] * scale for row in front],
         **{"color": "0.7", "zorder": 0, "label": "Pareto front"},
     )
-    axes.set_xscale("log")
+    speeds = [row["inputs_per_second"] for row in rows]
+    if max(speeds) > 4 * min(speeds):
+        axes.set_xscale("log")
+    if has_classes:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0), min(high, 101))
     axes.set_xlabel("inputs per second in the best engine")
     axes.set_ylabel(f"test {name}{', %,' if has_classes else ''} with 95 % interval")
     axes.set_title("circle: one input per pass, square: several; hollow: int8", fontsize="small")

@@ -190,9 +190,17 @@ class Trainee:
 
 
 def read_data(
-    data: Any, loss: str | Measure | None = None, batch_size: int = 64, seed: int = 0
+    data: Any,
+    loss: str | Measure | None = None,
+    known: InputSpec | None = None,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
 ) -> CompareData:
-    """Take a folder with a sub-folder per class, a .npz, or (train, test) of batches or loaders."""
+    """Take a folder with a sub-folder per class, a .npz, or (train, test) of batches or loaders.
+
+    Images are standardised as a network that was trained before says, ``known``.
+    """
     if isinstance(data, tuple | list) and len(data) == 2:
         size = getattr(data[0], "batch_size", None)
         if size is None:
@@ -219,6 +227,8 @@ def read_data(
         )
     size = min(batch_size, len(splits.train))
     options: dict[str, Any] = {"shuffle": True, "seed": seed, "drop_last": True}
+    if known is not None and known.mean and len(known.mean) == splits.train.shape[0]:
+        options["statistics"] = torch.tensor(known.mean), torch.tensor(known.deviation)
     batches = ImageBatches(splits.train, size, **options)
     mean, deviation = (tuple(value.tolist()) for value in batches.statistics)
     spec = InputSpec(
@@ -382,7 +392,7 @@ def compare(
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network
-    ready = read_data(data, loss)
+    ready = read_data(data, loss, getattr(make(), "input_spec", None))
     found, refused = list_candidates(make, siblings or {}, streams, ready)
     if teacher is None and found[0].is_trained:
         teacher = make()
@@ -478,12 +488,12 @@ class Work:
             scores[one.name, seed] = result
             left = (time.monotonic() - started) / number * (len(missing) - number)
             done = len(jobs) - len(missing) + number
-            what = result.get("error") or ", ".join(
-                f"{point['mean']:.4g}" for point in result["points"].values()
-            )
+            form = ".4g" if self.data.is_values else ".1%"
+            means = [point["mean"] for point in result.get("points", {}).values()]
+            what = result.get("error") or ", ".join(format(mean, form) for mean in means)
             tell(
-                f"{done}/{len(jobs)} {one.name}, seed {seed}: {what}; about {left / 60:.1f} minutes "
-                f"of training left"
+                f"{done}/{len(jobs)} {one.name}, seed {seed}: {what}; about {left / 60:.1f} "
+                f"minutes of training left"
             )
         for one, seed in jobs:
             if (one.name, seed) not in scores:
