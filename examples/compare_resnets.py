@@ -17,18 +17,24 @@ from mimonets.data import AugmentConfig, DataConfig, ImageBatches, load_data
 MEAN, DEVIATION = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]) * 255
 
 
-def main(weights: str, data: str, out: str = "runs/compare-resnets", tests: int = 1000, **budget):
+def main(weights, data, out="runs/compare-resnets", tests=1000, depths=(56, 20), **budget):
     """Distil keys, tiles and half resolution from ResNet-56, and compare with ResNet-20."""
     splits = load_data(DataConfig(name="cifar10", dir=data, download=False))
     options = {"batch_size": 64, "statistics": (MEAN, DEVIATION)}
     augment = {"augment": AugmentConfig(), "shuffle": True, "drop_last": True}
     batches = ImageBatches(splits.train, **augment, **options)
     tested = ImageBatches(splits.test.subset(torch.arange(tests)), **options)
-    large, small = (partial(pretrained, Path(weights), depth) for depth in (56, 20))
+    large, small = (partial(pretrained, Path(weights), depth) for depth in depths)
     found = mn.compare(
         large,
         (batches, tested),
-        **{"out": out, "macs": 42e6, "siblings": {"ResNet-20": small}, "tell": print, **budget},
+        **{
+            "out": out,
+            "macs": 42e6,
+            "siblings": {f"ResNet-{depths[1]}": small},
+            "tell": print,
+            **budget,
+        },
     )
     print(found["advice"])
     return found

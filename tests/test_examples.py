@@ -121,7 +121,7 @@ def test_a_pretrained_resnet_is_compared_with_its_sibling(tmp_path):
     import compare_resnets
     from resnet import ResNet
 
-    for depth in (20, 56):
+    for depth in (8, 20):
         save_file(ResNet(depth).state_dict(), tmp_path / f"resnet{depth}.safetensors")
     rng = np.random.default_rng(0)
     (tmp_path / "cifar-10-batches-bin").mkdir()
@@ -129,8 +129,8 @@ def test_a_pretrained_resnet_is_compared_with_its_sibling(tmp_path):
         records = rng.integers(256, size=(16, 3073), dtype=np.uint8)
         records[:, 0] %= 10
         (tmp_path / "cifar-10-batches-bin" / f"{name}.bin").write_bytes(records.tobytes())
-    toy = {**TOY, "steps": 1, "batch_size": 2}
+    toy = {**TOY, "steps": 1, "batch_size": 2, "depths": (20, 8)}
     found = compare_resnets.main(str(tmp_path), str(tmp_path), str(tmp_path / "out"), 4, **toy)
     rows = {row["name"]: row for row in found["rows"]}
-    assert rows["ResNet-20"]["macs"] == pytest.approx(0.324 * rows["as it is"]["macs"], rel=0.01)
+    assert rows["ResNet-8"]["macs"] < 0.4 * rows["as it is"]["macs"]
     assert found["advice"].startswith("At 42 MMAC")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import mimonets as mn
+from mimonets.cli._options import imported
 from mimonets.cli.main import main
 from mimonets.experiments import candidates
 from mimonets.experiments.advice import advise, pareto
@@ -278,11 +279,9 @@ def test_int8_of_each_takes_part_and_is_served(digits, mine, tmp_path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch_only")
-def test_workers_train_in_processes_of_their_own(digits, mine, tmp_path, monkeypatch):
+def test_workers_train_in_processes_of_their_own(digits, mine, tmp_path):
     ray = pytest.importorskip("ray")
-    monkeypatch.syspath_prepend(str(mine.parent))
-    from compared_network import make
-
+    make = partial(imported, f"{mine}:make")
     alone = compare(make, digits, out=tmp_path / "alone", **SHORT)
     try:
         shared = compare(make, digits, out=tmp_path / "shared", workers=2, **SHORT)

@@ -7,6 +7,7 @@ inputs, and networks that the user names. The advice may well be not to superpos
 import copy
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -157,6 +158,7 @@ class Trainee:
     streams: int = 1
     binding: str = "hrr"
     is_trained: bool = False  # already; it is measured as it came
+    where: tuple[str, str] | None = None  # bind_after and unbind_before, once they are found
 
     @property
     def folder(self) -> str:
@@ -173,6 +175,8 @@ class Trainee:
             else:
                 settings: dict[str, Any] = {"num_streams": self.streams}
                 settings |= {"binding": self.binding} if self.streams > 1 else {}
+                if self.where is not None:
+                    settings |= dict(zip(("bind_after", "unbind_before"), self.where, strict=True))
                 model = superpose(network, example=data.example, **settings)
         model.input_spec = data.spec
         return model
@@ -261,7 +265,10 @@ def list_candidates(
         try:
             model = one.build(data, 0)
             _check_loss(model, data)
-            found.append(replace(one, is_trained=one.name in given and is_trained(model, data)))
+            known = one.name in given and is_trained(model, data)
+            if one.streams > 1:
+                one = replace(one, where=(model.config.bind_after, model.config.unbind_before))
+            found.append(replace(one, is_trained=known))
         except Exception as error:  # it is third-party code
             if one.name == AS_IT_IS:
                 raise ValueError(f"The network cannot be compared: {first_line(error)}") from error
@@ -515,7 +522,10 @@ class Work:
             return
         ray = need("ray", extra="ray", what="workers > 1")
         if not ray.is_initialized():
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
+            os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way by default
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines
+            quiet = {"log_to_driver": False, "configure_logging": False}
+            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
         do = ray.remote(num_cpus=1)(Work.train_one)
         shared = ray.put(replace(self, folder=self.folder.resolve()))
         waiting = {do.remote(shared, *job): job for job in jobs}

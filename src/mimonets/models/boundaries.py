@@ -20,6 +20,7 @@ from mimonets.bindings.insertion import change_features, features_in
 from mimonets.models.base import eval_mode
 from mimonets.models.surgery import axis_of
 
+FEW = 2  # inputs that show whether a module is a cut
 WIDE = 4  # features per stream that are wide enough; fewer are offered after all others
 
 
@@ -115,7 +116,8 @@ def find_cuts(network: nn.Module, inputs: Tensor) -> Cuts:
             for handle in handles:
                 handle.remove()
     found.macs = counter.get_total_flops() / 2
-    others = _others(inputs)
+    others = _others(inputs)[:FEW]
+    wanted = [part[:FEW] if len(part) == len(inputs) else part for part in _tensors(wanted)]
     for side in ("after", "before"):
         cuts: dict[str, Cut] = getattr(found, side)
         for name in list(cuts):
@@ -150,15 +152,20 @@ def _others(inputs: Tensor) -> Tensor:
 
 
 def _decides(
-    network: nn.Module, module: nn.Module, cut: Cut, others: Tensor, wanted: Any, side: str
+    network: nn.Module,
+    module: nn.Module,
+    cut: Cut,
+    others: Tensor,
+    wanted: list[Tensor],
+    side: str,
 ) -> bool:
     """Tell whether what follows depends on these features alone."""
 
     def put_out(module: nn.Module, arguments: Any, output: Any) -> Any:
-        return change_features(output, lambda _: cut.features)
+        return change_features(output, lambda _: cut.features[:FEW])
 
     def put_in(module: nn.Module, arguments: tuple[Any, ...]) -> Any:
-        return (change_features(arguments[0], lambda _: cut.features), *arguments[1:])
+        return (change_features(arguments[0], lambda _: cut.features[:FEW]), *arguments[1:])
 
     if side == "after":
         handle = module.register_forward_hook(put_out)
@@ -166,8 +173,8 @@ def _decides(
         handle = module.register_forward_pre_hook(put_in)
     with eval_mode(network, inference=False), handle:
         found = network(others)
-    pairs = zip(_tensors(found), _tensors(wanted), strict=True)
-    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in pairs)
+    pairs = zip(_tensors(found), wanted, strict=True)
+    return all(a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in pairs)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
