@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import mimonets as mn
@@ -13,7 +14,7 @@ from mimonets.cli._options import imported
 from mimonets.cli.main import main
 from mimonets.experiments import candidates
 from mimonets.experiments.advice import advise, pareto
-from mimonets.experiments.candidates import Work, compare, read_data
+from mimonets.experiments.candidates import Work, compare
 from mimonets.serving.networks import superposed
 
 MINE = """
@@ -71,6 +72,35 @@ def test_one_command_gives_table_plot_advice_and_models_to_serve(mine, digits, t
     assert main([*words, "--json"]) == 0  # resumes: nothing is trained again
     again = json.loads(capsys.readouterr().out)
     assert [row["by_seed"] for row in again["rows"]] == accuracies
+
+
+@pytest.fixture
+def torch_only(monkeypatch):
+    """Leave exports out, which take seconds."""
+    monkeypatch.setattr(Work, "_export", lambda *_: None)
+
+
+LOADERS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def loaders():
+    images, labels = torch.randn(64, 1, 8, 8), torch.arange(64) % 4
+    return [DataLoader(TensorDataset(images, labels), 16) for _ in range(2)]
+"""
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_a_saved_network_and_loaders_of_ones_own_are_taken(tmp_path, capsys):
+    sizes = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 4}
+    mn.save(mn.create("wideresnet", **sizes), tmp_path / "saved")
+    (tmp_path / "given.py").write_text(LOADERS)
+    words = ["compare", str(tmp_path / "saved"), "--data", f"{tmp_path}/given.py:loaders"]
+    words += ["--out", str(tmp_path / "out"), "--steps", "1", "--seeds", "1", "--batch-size", "4"]
+    assert main([*words, "--json"]) == 0
+    rows = {one["name"]: one for one in json.loads(capsys.readouterr().out)["rows"]}
+    assert {"as it is", "keys, N=4", "tiles, N=2", "slimmable, width 0.5"} <= {*rows}
+    assert rows["slimmable, width 0.25"]["macs"] < rows["as it is"]["macs"] / 3
 
 
 def row(name, accuracy, speed, streams=1):
@@ -142,6 +172,14 @@ def test_bad_input_gets_one_sentence_and_nothing_is_written(digits, tmp_path):
     texts = np.array(["cat", "dog"] * 10)
     np.savez(tmp_path / "texts.npz", images=np.zeros((20, 8, 8), np.uint8), labels=texts)
     refuses(tmp_path, "labels", data=tmp_path / "texts.npz")
+    for name, sizes in (("several", (8, 9)), ("single", (8,))):
+        for letter in "ab":
+            (tmp_path / name / letter).mkdir(parents=True)
+            for side in sizes:
+                image = Image.fromarray(np.zeros((side, side), np.uint8))
+                image.save(tmp_path / name / letter / f"{side}.png")
+    refuses(tmp_path, "bring all images to one size", data=tmp_path / "several")
+    refuses(tmp_path, "at least 2 per class", data=tmp_path / "single")
 
 
 def test_another_folder_is_not_touched(digits, tmp_path):
@@ -160,12 +198,6 @@ def test_results_of_another_network_are_not_taken_up(digits, tmp_path):
     compare(lambda: cnn(8), digits, **settings)
     with pytest.raises(ValueError, match="out=.*weights.*name another folder"):
         compare(lambda: cnn(12), digits, **settings)
-
-
-@pytest.fixture
-def torch_only(monkeypatch):
-    """Leave exports out, which take seconds."""
-    monkeypatch.setattr(Work, "_export", lambda *_: None)
 
 
 SHORT = {"steps": 3, "seeds": 1, "streams": (2,)}
@@ -248,17 +280,7 @@ def test_a_candidate_that_fails_says_why_and_the_others_go_on(digits, tmp_path, 
     found = compare(plain, digits, out=tmp_path / "out", siblings={"fragile": Fragile}, **SHORT)
     assert "no batches, please" in found["refused"]["fragile"]
     assert "fails on the example" in found["refused"]["half resolution"]
-    assert "slimmable WideResNets only" in found["refused"]["slimmable"]
     assert [one["name"] for one in found["rows"]] == ["as it is"]
-
-
-def test_a_wide_resnet_is_also_tried_as_a_slimmable_one(digits, tmp_path):
-    sizes = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 10}
-    make = partial(mn.create, "wideresnet", **sizes)
-    found, _ = candidates.list_candidates(make, {}, (2,), data := read_data(digits))
-    slimmable = next(one for one in found if one.name == "slimmable")
-    result = Work(data, 1, tmp_path, None).train_one(slimmable, 0)
-    assert list(result["points"]) == [f"slimmable, width {w}" for w in ("1", "0.5", "0.25")]
 
 
 @pytest.mark.slow

@@ -91,10 +91,12 @@ def run(args: Namespace) -> None:
         print_json(result)
         return
     make_console().print(table(result))
+    for name, reason in result["refused"].items():
+        print(f"{name} is missing: {reason}")
     print(result["advice"])
     print(f"{args.out}/compare.json and compare.png have the numbers; to run one:")
-    served = next((row for row in result["rows"] if f"take {row['base']}" in result["advice"]), {})
-    print(f"mimonets serve {served.get('served') or f'{args.out}/served/NAME'}")
+    taken = [row["served"] for row in result["rows"] if f"take {row['name']}" in result["advice"]]
+    print(f"mimonets serve {(taken and taken[0]) or f'{args.out}/served/NAME'}")
 
 
 def _maker(name: str) -> Callable[[], Any]:
@@ -133,7 +135,8 @@ def table(result: dict[str, Any]) -> Any:
     found = Table(
         title="Candidates trained alike",
         caption=f"{result['plan']['steps']} steps each, {len(rows[0]['by_seed'])} seeds, "
-        f"{result['test_items']} test items; ± is the 95 % interval over both. int8: one seed. "
+        f"{result['test_items']} test items; ± is the 95 % interval over both. "
+        f"{'int8: one seed. ' if any(row['name'] != row['base'] for row in rows) else ''}"
         f"Speed at batches of {result['batch_size']}. Memory: weights and activations.",
     )
     found.add_column("candidate")
@@ -150,7 +153,4 @@ def table(result: dict[str, Any]) -> Any:
             row["engine"].removesuffix("-int8"),
             f"{row['memory'] / 1e6:.1f}",
         )
-    for name, reason in result["refused"].items():
-        found.add_row(name, "-", "-", "-", "-", "-", "-")
-        print(f"{name} is missing: {reason}", file=sys.stderr)
     return found

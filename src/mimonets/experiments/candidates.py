@@ -33,7 +33,7 @@ from mimonets.data import DataConfig, ImageBatches
 from mimonets.data.interface import Batches, as_batches
 from mimonets.data.registry import load_data
 from mimonets.evaluation import Contender, count_macs, peak_memory, race
-from mimonets.evaluation.accuracy import PointAccuracy, evaluate
+from mimonets.evaluation.accuracy import PointAccuracy, PointScore, evaluate
 from mimonets.evaluation.metrics import Measure, has_classes, loss_of
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.advice import advise, interval, plot
@@ -90,6 +90,7 @@ class CompareData:
 
     def score(self, model: Any, points: Sequence[int]) -> dict[int, dict[str, float | None]]:
         """Measure on the test data: mean accuracy, or mean loss and its deviation over inputs."""
+        measured: Mapping[int, PointScore]
         if self.is_values:
             measured = evaluate(model, self.test, points, loss=self.loss)
         else:
@@ -141,11 +142,7 @@ def smaller(make: Make, example: Tensor) -> Smaller:
 
 def slimmable(make: Make) -> nn.Module:
     """Make a network of the same size that also runs at half and a quarter of the width."""
-    network = getattr(make(), "network", None) or make()
-    if not isinstance(network, WideResNet):
-        raise ValueError(
-            f"mimonets has slimmable WideResNets only, and this is a {type(network).__name__}"
-        )
+    network: Any = make()
     return SlimmableWideResNet(SlimmableWideResNetConfig(**vars(network.config)))
 
 
@@ -258,7 +255,8 @@ def list_candidates(
     wanted += [Trainee(name, sibling) for name, sibling in siblings.items()]
     for binding, title in (("hrr", "keys"), ("tiles", "tiles")):
         wanted += [Trainee(f"{title}, N={count}", make, count, binding) for count in streams]
-    wanted.append(Trainee("slimmable", partial(slimmable, make)))
+    if isinstance(make(), WideResNet):
+        wanted.append(Trainee("slimmable", partial(slimmable, make)))
     given = (AS_IT_IS, *siblings)
     found, refused = [], {}
     for one in wanted:
@@ -569,8 +567,8 @@ class Work:
         contenders: list[Contender] = []
         for one in found:
             tell(f"exporting {one.name}")
-            network = {} if one.name == "slimmable" else {"network": one.make()}
-            model = load(self.run_of(one, seed) / "model", **network).eval()
+            own = None if one.name == "slimmable" else one.make()
+            model = load(self.run_of(one, seed) / "model", network=own).eval()
             served = self._export(one, model, tell)
             engines = self._engines(model, served, tell)
             for name, point in one.points(model).items():
