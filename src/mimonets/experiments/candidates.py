@@ -567,8 +567,8 @@ class Work:
         contenders: list[Contender] = []
         for one in found:
             tell(f"exporting {one.name}")
-            own = None if one.name == "slimmable" else one.make()
-            model = load(self.run_of(one, seed) / "model", network=own).eval()
+            fresh = None if one.name == "slimmable" else one.make()
+            model = load(self.run_of(one, seed) / "model", network=fresh).eval()
             served = self._export(one, model, tell)
             engines = self._engines(model, served, tell)
             for name, point in one.points(model).items():
