@@ -84,6 +84,12 @@ def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path,
     assert capsys.readouterr().out.rstrip().endswith(found["advice"])
 
 
+def test_an_example_without_its_arguments_says_what_they_are(beside, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["resnet_cifar10.py"])
+    with pytest.raises(SystemExit, match="resnet_cifar10.py WEIGHTS DATA"):
+        runpy.run_path(str(EXAMPLES / "resnet_cifar10.py"), run_name="__main__")
+
+
 @pytest.fixture
 def torch_only(monkeypatch):
     """Leave exports out, which take seconds; test_candidates.py has them."""

@@ -279,6 +279,11 @@ def expected_calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -
     >>> expected_calibration_error(sure, torch.tensor([0, 1]))
     0.5
     """
+    if not bool(logits.isfinite().all()):
+        raise ValueError(
+            "Some logits are infinite or not a number: there is no confidence to compare with the "
+            "accuracy."
+        )
     confidence, answer = logits.softmax(dim=-1).max(dim=-1)
     surplus = confidence - (answer == labels).float()
     which = (confidence * bins).long().clamp(max=bins - 1)

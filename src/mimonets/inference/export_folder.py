@@ -138,7 +138,7 @@ class ExportFolder:
                             f"where {self.options.tolerance:.2g} is allowed; nothing was written."
                         )
         graphs = self.manifest.formats[format_name]
-        self._set_format(format_name, replace(graphs, difference=found))
+        self._set_format(format_name, replace(graphs, difference=found, checks=engine.probe()))
 
     def enter_accuracies(self, evaluation: Sequence[Batch] | None) -> None:
         """Write down the accuracies that are known already, and measure those of PyTorch."""
@@ -214,7 +214,8 @@ class ExportFolder:
                     f"inputs, raise max_loss, or leave int8 out."
                 )
         graphs = self.manifest.formats[writer.name]
-        self._set_format(writer.name, replace(graphs, notes=writer.notes()))
+        checks = self.engine(f"{runtime}-int8").probe()
+        self._set_format(writer.name, replace(graphs, notes=writer.notes(), checks=checks))
 
     def _int8_loss(self, backend: str, evaluation: Sequence[Batch], mode: int) -> float:
         r"""Say what int8 costs: accuracy, or the share of the variance of values that it changes.

@@ -278,13 +278,22 @@ def superpose(
 
 def _run_plainly(network: nn.Module, inputs: Tensor) -> Probe:
     """Run the network as it is, or say why that fails."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
+        raise ValueError(
+            f"{type(network).__name__} has modules that torch.jit made, which cannot be changed: "
+            f"pass the network as it was before torch.jit.script or torch.jit.trace."
+        )
     plain = probe(network, lambda: network(inputs))
     if plain.error is not None:
         raise ValueError(
             f"The network itself fails on the example ({first_line(plain.error)}): pass inputs as "
             f"it takes them."
         )
-    answer_in(plain.output)
+    if answer_in(plain.output).ndim == 0:
+        raise ValueError(
+            f"{type(network).__name__} gives one number for the whole batch, and superpose() needs "
+            f"an answer for each input: leave out the mean or the loss at its end."
+        )
     return plain
 
 

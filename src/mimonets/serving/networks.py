@@ -75,6 +75,11 @@ class Network:
                 short[..., -1] = PADDING
                 point.run(short)
             answers = np.asarray(point.run(example))
+            if not np.isfinite(numbers_in(answers)).all():
+                raise ValueError(
+                    f"{self.name} gives answers that are not finite at {point.name}: its weights "
+                    f"are damaged, or it diverged in training."
+                )
             if answers.ndim > 2:  # numbers for every position, which name no class of the input
                 self.input_spec = replace(self.input_spec, answers="values")
             names = answers.dtype.names
