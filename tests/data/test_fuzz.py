@@ -120,6 +120,11 @@ def retrieval(folder, rng):
         (folder / f"new_aan_pairs.{part}.tsv").write_text("\n".join(rows) + "\n")
 
 
+def papers(folder, rng):
+    files = {f"x/pairs.{part}.tsv": b"1\ta\tb\n0\tb\ta\n" for part in ("train", "eval", "test")}
+    write_tar(folder / "aan.tar.xz", files | {"x/papers.tsv": b"a\talpha\nb\tbeta\n"})
+
+
 def pathfinder(folder, rng):
     folder = folder / "curv_contour_length_14"
     (folder / "metadata").mkdir(parents=True)
@@ -148,6 +153,7 @@ FORMATS = {
     "text.tar": ("text", imdb("tar")),
     "text.tar.bz2": ("text", imdb("tar.bz2")),
     "retrieval": ("retrieval", retrieval),
+    "retrieval.tar.xz": ("retrieval", papers),
     "pathfinder": ("pathfinder", pathfinder),
 }
 

@@ -72,12 +72,12 @@ def test_a_review_that_comes_later_is_read(tmp_path):
 
 
 def test_pairs_of_papers_that_change_are_read_again(tmp_path):
+    (tmp_path / "papers.tsv").write_bytes(b"a\tfirst\nb\tsecond\n")
     for word in ("train", "eval", "test"):
-        (tmp_path / f"new_aan_pairs.{word}.tsv").write_bytes(b"1\ta\tb\tfirst\tsecond\n")
+        (tmp_path / f"pairs.{word}.tsv").write_bytes(b"1\ta\tb\n")
     config = DataConfig(name="retrieval", dir=str(tmp_path))
     assert load_data(config).train.labels.tolist() == [1]
-    more = b"0\ta\tb\tfirst\tsecond\n1\tb\ta\tsecond\tfirst\n"
-    (tmp_path / "new_aan_pairs.train.tsv").write_bytes(more)
+    (tmp_path / "pairs.train.tsv").write_bytes(b"0\ta\tb\n1\tb\ta\n")
     assert load_data(config).train.labels.tolist() == [0, 1]
 
 
@@ -120,6 +120,14 @@ def test_released_pairs_are_read(tmp_path):
     (tmp_path / "new_aan_pairs.eval.tsv").write_text("1\ta\tb\talpha\n")
     with pytest.raises(ValueError, match="eval.tsv.*line 1 is not label, two ids"):
         load_data(DataConfig(name="retrieval", dir=str(tmp_path)))
+
+
+def test_papers_and_pairs_of_the_stand_in_are_joined(real):
+    folder = real("aan/aan_scisumm.tar.xz").parent
+    data = load_data(DataConfig(name="retrieval", dir=str(folder), length=64))
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [4412, 552, 552]
+    assert data.train.tokens.shape == (4412, 2, 64)
+    assert abs(data.train.labels.double().mean().item() - 0.5) < 0.01
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from mimonets.serving import classify
+from mimonets._inputs import InputSpec
+from mimonets.serving import classify, infer
 from mimonets.serving.bodies import Bodies, Body
-from mimonets.serving.protocol import largest_body
+from mimonets.serving.protocol import decode_request, largest_body
 from mimonets.serving.request_options import RequestError
 from mimonets.serving.tenants import Tenant, Tenants
 from serving.fakes import SPEC, client_of, images, make_server, tensor
@@ -127,3 +128,31 @@ def test_the_loop_goes_on_while_a_large_form_or_data_url_is_read(kind, monkeypat
     found = asyncio.run(main())
     assert found.status_code == 200
     assert [name.partition("_")[0] for name in on_threads] == ["decode"]
+
+
+def test_large_tensors_in_json_are_decoded_on_a_thread(monkeypatch):
+    """400 requests of 256 inputs at once kept the loop busy for seconds."""
+    real, on_threads = infer.decode_request, []
+
+    def decode(*arguments, **settings):
+        on_threads.append(threading.current_thread().name.partition("_")[0])
+        return real(*arguments, **settings)
+
+    async def main():
+        async with client_of(make_server()) as client:
+            return [
+                (await client.post(INFER, json=tensor(images(*[1] * count)))).status_code
+                for count in (1, 256, 255)
+            ]
+
+    monkeypatch.setattr(infer, "decode_request", decode)
+    monkeypatch.setattr(infer, "ON_LOOP", 1000)
+    assert asyncio.run(main()) == [200, 200, 200]
+    assert on_threads == ["MainThread", "decode", "decode"]
+
+
+def test_json_that_would_stop_all_threads_is_413():
+    spec = InputSpec(kind="image", shape=(3, 224, 224))
+    with pytest.raises(RequestError, match="8388609 bytes of JSON; at most 8388608") as caught:
+        decode_request(b" " * (2**23 + 1), None, spec, takes_short=False, max_inputs=256)
+    assert caught.value.status == 413

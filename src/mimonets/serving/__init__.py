@@ -2,6 +2,8 @@
 
 One request on its way through the server::
 
+    connections.py          bytes of a client  -> a request of HTTP, in time
+    bodies.py, decoders.py  its body           -> bytes, counted; files by images.py, on threads
     infer.py, classify.py   bytes of HTTP      -> RequestHeader and inputs, by protocol.py
     request_options.py      what it asks for   -> InferenceRequest, with a deadline
     batcher.py              admitted           -> QueuedInput, one for each input, in a ModelQueue

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version as installed
 from typing import Any
 
@@ -13,6 +14,7 @@ from mimonets.serving.infer import (
     FAULT,
     App,
     Headers,
+    client_leaves,
     error_headers,
     find_tenant,
     headers_by_name,
@@ -151,8 +153,15 @@ def _add_health(app: FastAPI, server: Server) -> None:
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
-        authorise(request, server)
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+        tenant = authorise(request, server)
+        # It takes some ms: many who ask at once would stop the loop.
+        text = await server.decoders.run(
+            tenant.name,
+            server.clock() + server.settings.body_timeout,
+            partial(client_leaves, request.receive),
+            lambda check: server.metrics.text(),
+        )
+        return Response(text, media_type="text/plain; version=0.0.4")
 
 
 def _add_models(app: FastAPI, server: Server) -> None:

@@ -27,6 +27,7 @@ Headers = list[tuple[bytes, bytes]]
 JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\[\]]+))(?::[0-9]{1,5})?")
+ON_LOOP, BINARY_ON_LOOP = 2**14, 2**19  # bytes of a body that are decoded at once: some ms
 FAULT = "An error inside the server; its log says more."
 
 
@@ -60,7 +61,7 @@ class App(FastAPI):
     def _refuse(self, scope: Any) -> RequestError | None:
         """Say what is wrong with a request before anything of it is looked at."""
         hosts, headers = self._server.settings.hosts, scope["headers"]
-        if scope["http_version"] == "0.9":
+        if scope.get("http_version") == "0.9":
             return RequestError(400, "HTTP/0.9 is not spoken here: use HTTP/1.1.")
         if sum([name == b"host" for name, _ in headers]) > 1:
             return RequestError(400, "A request has one header Host.")
@@ -136,21 +137,29 @@ async def infer(
         with CountedRequest(server, name):
             tenant = find_tenant(server, given)
             found = server.find(name, number)
-            spec, max_inputs = found.network.input_spec, server.settings.max_inputs
-            most = min(server.settings.max_body, largest_body(spec, max_inputs))
             length = given.get(b"inference-header-content-length")
+            spec, settings = found.network.input_spec, server.settings
+            most = min(settings.max_body, largest_body(spec, settings.max_inputs))
+            leaves = partial(client_leaves, receive)
             with Body(server.bodies, tenant.name) as body:
                 content = await body.read(receive, given, most)
                 found = server.renew(found, number)
-                header, inputs = decode_request(
+                decode = partial(
+                    decode_request,
                     content,
                     None if length is None else length.decode("latin-1"),
                     found.network.input_spec,
                     takes_short=found.network.takes_short,
-                    max_inputs=max_inputs,
+                    max_inputs=settings.max_inputs,
                     known=found.headers,
                 )
-            leaves = partial(client_leaves, receive)
+                if len(content) <= (ON_LOOP if length is None else BINARY_ON_LOOP):
+                    header, inputs = decode()
+                else:
+                    until = begun + settings.body_timeout
+                    header, inputs = await server.decoders.run(
+                        tenant.name, until, leaves, lambda check: decode()
+                    )
             request = await server.answer(found, inputs, header.options, tenant, leaves, begun)
     except RequestError as problem:
         return problem.status, error_headers(problem), write_error(problem)

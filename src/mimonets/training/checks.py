@@ -107,7 +107,7 @@ def image_problems(settings: Any, shape: Any) -> list[str]:
 def check_batch(data: tuple[Tensor, ...], model: Any, config: TrainConfig, *, last: bool) -> None:
     """Refuse batches of another size than the config promises; an epoch's last may be short."""
     streams = model.num_streams if config.per_stream else 1
-    wanted, found = config.batch_size * streams, len(data[-1])
+    wanted, found = config.batch_size * streams, len(data[0])
     if found > wanted or (found < wanted and not last):
         raise ValueError(
             f"A batch holds {found} inputs, and a step is made for {wanted} (batch_size="

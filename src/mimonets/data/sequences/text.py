@@ -6,7 +6,6 @@ is padding. Original archives are read once, from front to back, and their bytes
 """
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from mimonets.data.config import DataConfig
 from mimonets.data.dataset import DataSet
 from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
 from mimonets.data.sets import SequenceSet, Splits
-from mimonets.data.unpack import Arrays, archive_files, damaged, open_binary, reading
+from mimonets.data.unpack import Arrays, archive_files, damaged, named_files, open_binary, reading
 
 VOCAB_SIZE = 257
 MAX_LENGTH = 4_000
@@ -52,20 +51,14 @@ ENDS = (".gz", ".xz", ".bz2", "")
 def load_retrieval(config: DataConfig) -> Splits[SequenceSet]:
     """Load pairs of papers, one citing the other (1) or not (0): tokens (n, 2, t).
 
-    Reads LRA's ``new_aan_pairs.{train,eval,test}.tsv``: label, two ids, two texts.
+    Reads LRA's ``new_aan_pairs.{train,eval,test}.tsv`` (label, two ids, two texts), or a folder or
+    archive with ``papers.tsv`` (id, text) and ``pairs.{train,eval,test}.tsv`` (label, two ids).
     """
     most = config.length or MAX_LENGTH
     folder = data_dir(config)
     sets = []
     for part, word in RETRIEVAL_PARTS.items():
-        path = find(folder, [f"new_aan_pairs.{word}.tsv"], "aan", "tsv_data", "lra_release")
-        if path is None:
-            raise ValueError(
-                f"retrieval: no new_aan_pairs.{word}.tsv in {folder}: get it out of {LRA_RELEASE} "
-                f"and put it there."
-            )
-        key = ("aan", 1, fingerprint(path), most)
-        arrays = cached("aan", key, partial(_read_pairs, path, most))
+        arrays = _retrieval_part(folder, word, most)
         tokens, lengths = to_tokens(arrays["bytes"], arrays["lengths"], most)
         pairs = torch.from_numpy(arrays["pairs"])
         labels = torch.from_numpy(arrays["labels"])
@@ -124,7 +117,25 @@ def _join(documents: Sequence[bytes]) -> Arrays:
     }
 
 
-def _read_pairs(path: Path, most: int) -> Arrays:
+def _retrieval_part(folder: Path, word: str, most: int) -> Arrays:
+    release = f"new_aan_pairs.{word}.tsv"
+    path = find(folder, [release], "aan", "tsv_data", "lra_release")
+    if path is not None:
+        key = ("aan", 1, fingerprint(path), most)
+        return cached("aan", key, lambda: _read_release(path, most))
+    papers = find(folder, ["papers.tsv"], "aan", "aan_scisumm")
+    archives = sorted([*folder.glob("aan*.tar*"), *folder.glob("aan/aan*.tar*")])
+    source = papers.parent if papers else next(iter(archives), None)
+    if source is None:
+        raise ValueError(
+            f"retrieval: no {release} in {folder}: get it out of {LRA_RELEASE} and put it there."
+        )
+    files = (papers, papers.parent / f"pairs.{word}.tsv") if papers else (source,)
+    papers_key = ("aan-papers", 1, fingerprint(*files), word, most)
+    return cached("aan-papers", papers_key, lambda: _read_papers(source, word, most))
+
+
+def _read_release(path: Path, most: int) -> Arrays:
     """Label, id, id, text, text: texts of one id are kept once."""
     index: dict[bytes, int] = {}
     documents: list[bytes] = []
@@ -140,6 +151,28 @@ def _read_pairs(path: Path, most: int) -> Arrays:
                     documents.append(text[:most])
             pairs.append([index[text[:most]] for text in words[3:]])
             labels.append(int(float(words[0])))
+    return _pairs(path, documents, pairs, labels)
+
+
+def _read_papers(source: Path, word: str, most: int) -> Arrays:
+    name = f"pairs.{word}.tsv"
+    files = named_files(source, ("papers.tsv", name))
+    papers = [line.split(b"\t", 1) for line in files["papers.tsv"].splitlines()]
+    index = {words[0]: number for number, words in enumerate(papers)}
+    documents = [words[-1][:most] for words in papers]
+    pairs, labels = [], []
+    for line in files[name].splitlines():
+        label, *ids = line.split(b"\t")
+        if label not in (b"0", b"1") or len(ids) != 2 or not index.keys() >= set(ids):
+            raise damaged(
+                f"{source}, {name}", f"the line {line[:60]!r} is not a label 0 or 1 and two papers"
+            )
+        pairs.append([index[paper] for paper in ids])
+        labels.append(int(label))
+    return _pairs(source, documents, pairs, labels)
+
+
+def _pairs(path: Path, documents: list[bytes], pairs: list[list[int]], labels: list[int]) -> Arrays:
     if not pairs:
         raise damaged(path, "it holds no pairs")
     arrays = _join(documents)
