@@ -52,7 +52,7 @@ def run(args: Namespace) -> None:
 
 
 def _is_plan(name: str) -> bool:
-    plan = (files("mimonets.experiments") / "plans" / f"{name}.yaml").is_file()
+    plan = (files("mimonets") / "experiments" / "plans" / f"{name}.yaml").is_file()
     return plan or name.endswith((".yaml", ".yml"))
 
 
