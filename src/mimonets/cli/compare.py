@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, mmac, print_json
-from mimonets.cli._options import add_json, imported, positive
+from mimonets.cli._options import NETWORK_HELP, add_json, imported, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "network",
         nargs="?",
-        help="a recipe's or shipped model's name, or the folder of a saved model",
+        help=NETWORK_HELP,
     )
     parser.add_argument(
         "--import",
@@ -93,11 +93,11 @@ def _network(args: Namespace) -> Any:
         raise ValueError("Name one network: NETWORK, or --import FILE.py:FUNCTION.")
     if args.make is not None:
         return partial(imported, args.make)
-    import mimonets as mn
+    from mimonets.cli.open_models import find_network, load_network
+    from mimonets.recipes.create import create
 
-    shipped = args.network in mn.list_models()
-    is_folder = Path(args.network).is_dir()
-    model = mn.load(args.network) if is_folder else mn.create(args.network, pretrained=shipped)
+    untrained = isinstance(find_network(args.network), str)
+    model = create(args.network) if untrained else load_network(args.network)
     if model.num_streams > 1:
         raise ValueError(
             f"{args.network} takes {model.num_streams} inputs per pass already: name a plain "

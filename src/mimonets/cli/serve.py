@@ -10,9 +10,9 @@ from typing import Any
 
 from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
-from mimonets.cli._options import add_imports, positive, replicas, shrinks
+from mimonets.cli._options import NETWORK_HELP, add_imports, positive, replicas, shrinks
 
-DEFAULT = "digits"  # what is served if nothing is named: it ships with the package
+DEFAULT = "digits-keys"  # what is served if nothing is named: it ships with the package
 
 EPILOG = """\
 examples:
@@ -40,9 +40,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "models",
         nargs="*",
-        metavar="[NAME=]DIR[,DIR]",
-        help="a run, a saved model, an export or the name of a shipped model (the digits network); "
-        "with commas: networks to switch between",
+        metavar="[NAME=]NETWORK[,NETWORK]",
+        help=f"{NETWORK_HELP} ({DEFAULT}); with commas: networks to switch between",
     )
     parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
     parser.add_argument(
@@ -220,22 +219,12 @@ def _absolute(args: Namespace) -> Namespace:
 
 
 def write_samples(folder: Path, path: Path) -> Path:
-    """Write labelled test images of a run for the demo's load."""
+    """Write labelled test images for the demo's load: of the data that a network was trained on."""
     import numpy as np
 
-    from mimonets.cli.open_models import run_folder_of, weights_in
-    from mimonets.recipes import load_recipe
-    from mimonets.recipes.execute import read_run, split_batches
+    from mimonets.cli.open_models import find_recipe, labelled_batches
 
-    run_folder = run_folder_of(weights_in(folder))
-    if run_folder is not None:
-        recipe = read_run(run_folder)
-    elif folder.name.startswith("digits"):
-        # Digits by other writers than those it was trained on; they ship with scikit-learn.
-        recipe = load_recipe("digits-writers-tiles-dynamic")
-    else:
-        raise ValueError(f"--demo needs the run that {folder} came from, for its test images.")
-    data = split_batches(recipe, "test").data
+    data = labelled_batches(find_recipe(str(folder)), "test")[0].data
     images = getattr(data, "images", None)
     if images is None:
         raise ValueError(f"--demo shows images, and {folder} takes sequences.")
