@@ -92,7 +92,11 @@ def ship(name, run, data_dir=None, modes=None):
         license="apache-2.0",
         usage="import mimonets as mn\n\n"
         f'model = mn.create("{name}", pretrained=True)\n'
-        f"answers = model(images, active_streams={modes[-1]})  # {modes[-1]} inputs per pass",
+        + (
+            f"answers = model(images, active_streams={modes[-1]})  # {modes[-1]} inputs per pass"
+            if model.num_streams > 1
+            else "answers = model(images)"
+        ),
         provenance={
             "trained": f"{trained['date']}, commit {trained['commit']}, seed {recipe.train.seed}, "
             f"PyTorch {trained['torch']}, {trained['cpu']}",
@@ -144,7 +148,9 @@ def describe(name, model, recipe, splits, shares):
         f"cost accuracy."
     )
     return {
-        "summary": f"{inputs}, up to {streams} in one pass. {how} One set of weights runs at every "
+        "summary": f"{inputs}, one at a time: a plain network to compare with."
+        if streams == 1
+        else f"{inputs}, up to {streams} in one pass. {how} One set of weights runs at every "
         f"number of inputs per pass.",
         "inputs": f"{colours} images of {height}x{width} pixels{crop}; others are scaled to that "
         f"size",
@@ -155,12 +161,8 @@ def describe(name, model, recipe, splits, shares):
             "One training with one seed.",
             *limits,
             *((unseen,) if untrained else ()),
-            SHARING,
-            *(
-                ("Tiles are close to batching smaller images: see docs/apart.md.",)
-                if tiles
-                else ("A plain network of equal cost is the thing to compare with.",)
-            ),
+            *((SHARING,) if streams > 1 else ()),
+            *(("Tiles are close to batching smaller images: see docs/apart.md.",) if tiles else ()),
         ),
     }
 

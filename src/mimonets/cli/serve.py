@@ -114,6 +114,9 @@ def run(args: Namespace) -> None:
         raise ValueError(
             "--demo sends a load of its own, which has no key: leave out --keys or --demo."
         )
+    facts = _facts(args) if args.demo else {}
+    if "plain" in facts and facts["plain"]["model"] not in args.models:
+        args.models = [*(args.models or [DEFAULT]), facts["plain"]["model"]]
     server = make_server(args)
     chosen = ", ".join(server.loaders)
     address = f"http://{args.host}:{args.port}"
@@ -124,7 +127,7 @@ def run(args: Namespace) -> None:
         if args.demo:
             name, folders = name_and_folders((args.models or [DEFAULT])[0])
             samples = write_samples(folders[0], Path(place) / "samples.npz")
-            demo = DemoLoad(f"http://127.0.0.1:{args.port}/v2/models/{name}", str(samples))
+            demo = DemoLoad(f"http://127.0.0.1:{args.port}/v2/models/{name}", str(samples), facts)
         run_server(server, host=args.host, port=args.port, demo=demo)
 
 
@@ -216,6 +219,37 @@ def _absolute(args: Namespace) -> Namespace:
     models = [f"{name}={','.join(str(f.resolve()) for f in folders)}" for name, folders in named]
     keys = str(Path(args.keys).resolve()) if args.keys else None
     return Namespace(**{**vars(args), "models": models, "keys": keys, "run": None})
+
+
+def _facts(args: Namespace) -> dict[str, Any]:
+    """Say for the page what runs, and which plain network of the same data ships beside it."""
+    from mimonets._show import mmac
+    from mimonets.checkpoints.shipped import pretrained_names
+    from mimonets.cli.open_models import find_config, find_recipe, name_and_folders
+    from mimonets.evaluation import count_macs
+    from mimonets.models.registry import model_class_for
+
+    def described(text: str) -> str:
+        config = find_config(text)
+        model = model_class_for(config)
+        streams = getattr(config, "num_streams", 1)
+        alone, together = (mmac(count_macs(config, active).paper) for active in (1, streams))
+        if streams == 1:
+            return f"{model.__name__}-{config.depth}-{config.width}, {alone} MMAC per input"
+        tiles = getattr(config, "binding", "") == "tiles"
+        how = (
+            f"in tiles: {streams} inputs stand side by side, nothing is added up"
+            if tiles
+            else f"with keys: {streams} inputs are bound, added up and unbound"
+        )
+        return f"{model.__name__} {how}. {alone} MMAC per input alone, {together} in one pass"
+
+    name, folders = name_and_folders((args.models or [DEFAULT])[0])
+    facts: dict[str, Any] = {"network": f"{name} is a {described(str(folders[0]))}."}
+    plain = f"{find_recipe(str(folders[0])).data.name.partition('-')[0]}-plain"
+    if plain in pretrained_names():
+        facts["plain"] = {"model": plain, "network": described(plain)}
+    return facts
 
 
 def write_samples(folder: Path, path: Path) -> Path:
