@@ -401,3 +401,28 @@ def test_too_little_memory_is_said_in_one_line(monkeypatch, capsys, error):
     monkeypatch.setattr("mimonets.evaluation.count_points", fail)
     assert main(["cost", "digits-mimoconv-n4", "--set", "model.width=9"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_quiet_and_verbose(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("MIMONETS_QUIET", raising=False)
+    small = ["--set", "data.limit=64", "--set", "train.epochs=1", "--set", "model.width=1"]
+    loud = run(capsys, "train", "digits-wideresnet", *small, "--out", str(tmp_path / "a"))
+    assert "epoch 1" in loud[2]
+    monkeypatch.setenv("MIMONETS_QUIET", "")  # so that it is taken back
+    quiet = run(capsys, "-q", "train", "digits-wideresnet", *small, "--out", str(tmp_path / "b"))
+    assert (quiet[0], quiet[2]) == (0, "")
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+    code, _, err = run(capsys, "-v", "cost", "nothing")
+    assert code == 2
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_commands_and_options(capsys, shell):
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as stop:
+        main(["--completion", shell])
+    assert stop.value.code == 0
+    script = capsys.readouterr().out
+    for word in ("evaluate", "--active-streams", "reproduce"):
+        assert word in script
