@@ -13,18 +13,19 @@ tensorboard/           the metrics as curves, if tensorboardX is installed
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mimonets._files import what_it_is, write_safely, write_text
+from mimonets._files import not_written, what_it_is, write_safely, write_text
 from mimonets.checkpoints import save
-from mimonets.checkpoints.checkpoint import upgrade_settings
+from mimonets.checkpoints.checkpoint import upgrade_settings, write_weights
 from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, Superposed
 from mimonets.training.config import TrainConfig, drop_removed
@@ -165,7 +166,7 @@ class RunFolder:
         """Replace the checkpoint by a newer one; whatever happens, one of the two is whole."""
         if self.writes:
             state = {"format_version": FORMAT_VERSION, **state}
-            write_safely(self.checkpoint, lambda path: torch.save(state, path))
+            write_safely({self.checkpoint: lambda path: torch.save(state, path)})
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Read the checkpoint; None if the run has not come that far."""
@@ -220,13 +221,18 @@ class RunFolder:
         """Write one line of metrics, and the numbers in it as curves."""
         if not self.writes:
             return
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        path = self.folder / "metrics.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise not_written(path, error) from error
         if self._curves is None:
             self._curves = _make_curves(self.folder / "tensorboard", row["step"])
         if self._curves:
-            for name, value in _numbers(row):
-                self._curves.add_scalar(name, value, row["step"])
+            with suppress(OSError):  # a full disk: the numbers are in metrics.jsonl
+                for name, value in _numbers(row):
+                    self._curves.add_scalar(name, value, row["step"])
 
     def save_model(self, model: nn.Module, name: str) -> None:
         """Write a model beside the metrics, as mimonets.load reads it; of others, the weights."""
@@ -237,7 +243,7 @@ class RunFolder:
             return
         (self.folder / name).mkdir(exist_ok=True)
         weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-        write_safely(self.folder / name / WEIGHTS_FILE, lambda path: save_file(weights, path))
+        write_safely({self.folder / name / WEIGHTS_FILE: lambda path: write_weights(path, weights)})
 
     def load_weights(self, name: str) -> dict[str, Tensor]:
         """Read the weights that :meth:`save_model` wrote."""
@@ -265,7 +271,8 @@ class RunFolder:
     def close(self) -> None:
         """Write out what waits in memory, unlock the folder; leave nothing if no run began."""
         if self._curves:
-            self._curves.close()
+            with suppress(OSError):
+                self._curves.close()
         self._curves = None
         began = self._identity is None
         self._lock.release(remove=not began and not self._recipe.exists())
