@@ -20,7 +20,7 @@ from mimonets.serving.site import add_site
 
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
 BODY_GRACE = 1.0  # seconds for requests that are still being sent then
-LAST_WORDS = 2.0  # seconds for clients to read the last answers
+LAST_WORDS = 1.0  # seconds for clients to read the last answers
 
 
 def is_loopback(host: str) -> bool:
