@@ -767,7 +767,7 @@ PLACES = {
         machine,
     ],
     "docs/cost.md": [datamux_rows],
-    "docs/your-network.md": [
+    "docs/your-network-measured.md": [
         superposed_digits_table,
         lambda: superposed_table("superpose-resnet56"),
         lambda: superposed_table("superpose-minilm"),
