@@ -98,6 +98,18 @@ def test_without_ray_one_learns_what_to_install(tmp_path, capsys, monkeypatch):
     assert "mimonets[ray]" in said
 
 
+def test_a_ray_that_does_not_start_is_one_sentence(tmp_path, capsys, monkeypatch):
+    def init(**_):
+        raise ConnectionError("no room\nmore")
+
+    monkeypatch.setitem(sys.modules, "ray", type("Ray", (), {"init": init}))
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    place = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path))
+    assert main(["reproduce", "demo-seeds", "--workers", "2", *place]) == 2
+    said = capsys.readouterr().err
+    assert "Ray could not be started or reached at RAY_ADDRESS=head:6379: no room. Try" in said
+
+
 def test_a_machine_that_does_not_see_the_runs_says_so(tmp_path):
     outcome, _ = on_worker(ONE, 0, RunOptions(runs=tmp_path), tmp_path / ".sweep-0")
     assert outcome.state == "failed"
