@@ -118,7 +118,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
         (["serve", folder, "--host", "0.0.0.0"], "reachable from elsewhere: give --keys"),
         (["serve", folder, "--theta", "3"], "theta=3.0 must be"),
         (["serve", f"a={folder}", f"a={folder}"], "same name"),
-        (["serve", folder, "--demo"], "needs the run"),
+        (["serve", folder, "--demo"], "does not say which recipe and data"),
         (["serve", folder, "--demo", "--keys", "keys.json"], "leave out --keys or --demo"),
         (["serve", folder, "--engine", "opnvino", "--port", str(free_port())], "did you mean"),
     ):
