@@ -46,6 +46,7 @@ def mine(tmp_path):
     return path
 
 
+@pytest.mark.slow  # exports seven networks; test_examples.py exports five
 def test_one_command_gives_table_plot_advice_and_models_to_serve(mine, digits, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["compare", "--import", f"{mine}:make", "--data", str(digits), "--out", str(out)]
