@@ -139,6 +139,15 @@ class Server:
             await asyncio.sleep(0.005)
         return version
 
+    async def load_for(self, tenant: Tenant, name: str) -> Version:
+        """Load a model for a client; raises RequestError: 400, 403, 404."""
+        if not tenant.admin:
+            raise RequestError(403, 'Loading models needs a key with "admin": true.')
+        try:
+            return await self.load(name)
+        except (ValueError, OSError) as problem:
+            raise RequestError(400, f"{name} stays as it is: {problem}") from None
+
     async def _open(self, name: str) -> tuple[Network, list[ServedPoint]]:
         """Read, run and measure a network; whatever is wrong with it is one sentence."""
         loop = asyncio.get_running_loop()
