@@ -81,6 +81,7 @@ def test_it_serves_reloads_and_drains(process):
     running, url, grpc_address, temporary = process
     infer = f"{url}/v2/models/small/infer"
     first = httpx.post(infer, json=request(3))
+    assert first.status_code == 200, first.text
     assert first.json()["outputs"][0]["shape"] == [3, 10]
     assert httpx.get(url).status_code == 200
     assert "default-src 'none'" in httpx.get(url).headers["content-security-policy"]

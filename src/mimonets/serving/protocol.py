@@ -189,6 +189,7 @@ def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
             "name": point.name,
             "accuracy": point.accuracy,
             "pass_ms": round(1000 * point.seconds(point.inputs_per_pass), 3),
+            "independent": point.independent,
         }
         for point in queue.policy.points
     ]
