@@ -8,14 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from mimonets.cli.bounds import SIGNS
 from mimonets.evaluation import count_macs
 from mimonets.experiments import experiments
-from mimonets.experiments.cost import MIMOFORMER
+from mimonets.experiments.cost import MIMOFORMER, plan_needs
 from mimonets.experiments.report import status, written
 from mimonets.recipes import load_recipe
 from results_files import ROOT, result, table
 from serving_tables import MEASURED
+
+SIGNS = {"bound": "≤", "closed form": "=", "approximation": "≈"}
 
 
 def mimoconv_table(name="bench-mimoconv"):
@@ -614,7 +615,28 @@ def demo_sentence():
     )
 
 
+def scale_table():
+    """List what the plans that need a GPU take."""
+    header = ["plan", "in the paper", "runs"]
+    header += ["A100-hours, float32", "A100-hours, bf16"]
+    header += ["GB of the largest row, float32", "GB of the largest row, bf16"]
+    rows = []
+    for one in experiments().values():
+        if one.needs_gpu:
+            found = [
+                plan_needs(one.plan.changed([f"train.precision={name}"]), count=False)
+                for name in ("32", "bf16")
+            ]
+            hours = [sum(row["runs"] * row["hours"] for row in needs) for needs in found]
+            peaks = [max(row["peak"] for row in needs) for needs in found]
+            runs = sum(row["runs"] for row in found[0])
+            numbers = [f"{value:,.0f}" for value in hours] + [f"{p / 1e9:.1f}" for p in peaks]
+            rows.append([f"`{one.name}`", one.source, str(runs), *numbers])
+    return table(header, rows)
+
+
 PLACES = {
+    "docs/scale.md": [scale_table],
     "docs/when-it-pays.md": [pays_table],
     "README.md": [headline_table, plain_at_that_cost, demo_sentence, engines_summary],
     "docs/results.md": [

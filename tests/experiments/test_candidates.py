@@ -133,7 +133,12 @@ def test_results_of_another_network_are_not_taken_up(digits, tmp_path):
     def cnn(maps):
         return nn.Sequential(nn.Conv2d(1, maps, 3), nn.Flatten(), nn.Linear(36 * maps, 10))
 
+    def stop(line):
+        if "seed 0" in line:
+            raise KeyboardInterrupt
+
     settings = {"out": tmp_path / "out", "steps": 2, "seeds": 1, "streams": (2,)}
-    compare(lambda: cnn(8), digits, **settings)
+    with pytest.raises(KeyboardInterrupt):  # after the first training
+        compare(lambda: cnn(8), digits, tell=stop, **settings)
     with pytest.raises(ValueError, match="out=.*weights.*name another folder"):
         compare(lambda: cnn(12), digits, **settings)

@@ -1,7 +1,6 @@
 """Draw what an experiment measured, beside what the paper reports."""
 
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -153,44 +152,10 @@ def draw_against_epochs(record: Record, path: Path) -> Path:
     return _finish(figure, record, path, axes)
 
 
-def draw_uncertainty(record: Record, path: Path) -> Path:
-    """Draw a panel per data set and measure, a dot per network with its spread over the seeds.
-
-    Titles of rows are "network, data" for the accuracy and "network, data: measure" for the rest.
-    """
-    rows = [row for row in record["rows"] if "ours" in row]
-    panels: dict[tuple[str, str], list[Record]] = {}
-    for row in rows:
-        title, _, measure = row["what"].partition(": ")
-        panels.setdefault((title.rpartition(", ")[2], measure or "accuracy"), []).append(row)
-    sets, measures = (list(dict.fromkeys(key[side] for key in panels)) for side in (0, 1))
-    colours = _colours(record["rows"])
-    figure = new_figure(1.4 + 2.1 * max(1, len(measures)), 1.3 + 1.5 * max(1, len(sets)))
-    grid = figure.subplots(max(1, len(sets)), max(1, len(measures)), squeeze=False)
-    for (name, measure), some in panels.items():
-        axes = grid[sets.index(name)][measures.index(measure)]
-        for place, row in enumerate(some):
-            colour, spread = colours[row.get("group", "")], row.get("deviation")
-            axes.errorbar(row["ours"], place, xerr=spread, color=colour, marker="o", capsize=3)
-        axes.margins(x=0.15)
-        axes.set_yticks([])
-        axes.set_ylim(len(some) - 0.4, -0.6)
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_xlabel(some[0]["unit"], fontsize=8)
-        axes.tick_params(labelsize=8)
-        if name == sets[0]:
-            axes.set_title(textwrap.fill(measure, 20), fontsize=9)
-        if measure == measures[0]:
-            axes.set_ylabel(name)
-    legend_below(figure, _handles(grid[0][0], colours, dict.fromkeys(colours, "o")))
-    return _finish(figure, record, path)
-
-
 DRAWINGS = {
     "streams": draw_against_streams,
     "macs": draw_against_macs,
     "trials": draw_dots,
-    "uncertainty": draw_uncertainty,
     "epochs": draw_against_epochs,
 }
 

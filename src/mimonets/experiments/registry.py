@@ -15,7 +15,7 @@ from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record
 from mimonets.experiments.figures import DRAWINGS
 from mimonets.experiments.plan import Plan, load_plan, plan_names, read_plan
-from mimonets.experiments.trained import measure_plan
+from mimonets.experiments.sweep import measure_plan
 
 # What the paper shows without numbers of its own, and where those that belong to it are.
 ELSEWHERE = {

@@ -4,6 +4,7 @@ Imports numpy only. A backend runs whole groups in one mode; all else is done he
 """
 
 import os
+import re
 import sys
 import threading
 import time
@@ -74,6 +75,8 @@ class Engine:
         backend: one of ``BACKENDS``, or ``"auto"``, which times those that are there with a few
             inputs and keeps the fastest of the exported precision; ``engine.choice`` tells.
         threads: CPU threads per call; by default OMP_NUM_THREADS, or the cores of this process.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. By default a network in PyTorch stays where
+            it is, and an export runs on a CUDA device where one is faster; ``engine.device`` tells.
         keep_memory: ask the C library to keep what PyTorch frees for the next call. Large networks
             in eager PyTorch are faster with it; it holds for the whole process, which stays as
             large as its largest call.
@@ -85,8 +88,10 @@ class Engine:
         backend: str = "auto",
         threads: int | None = None,
         *,
+        device: str = "auto",
         keep_memory: bool = False,
     ) -> None:
+        check_device(device)
         if threads is not None and threads < 1:
             raise ValueError(f"threads={threads!r} must be an integer >= 1, or None for all.")
         self.threads = threads or default_threads()
@@ -105,10 +110,11 @@ class Engine:
             self.manifest = describe(source)
         self._folder = folder
         with _one_sentence(folder, backend):
+            parts = (source, folder, self.manifest, self.threads, device)
             if backend == "auto":
-                self._backend, self.choice = choose(source, folder, self.manifest, self.threads)
+                self._backend, self.choice = choose(*parts)
             else:
-                self._backend = open_backend(backend, source, folder, self.manifest, self.threads)
+                self._backend = open_backend(backend, *parts)
         if threads is not None and self.backend in ("torch", "compiled", "pt2"):
             import torch
 
@@ -118,6 +124,11 @@ class Engine:
     def backend(self) -> str:
         """The name of what runs the network."""
         return self._backend.name
+
+    @property
+    def device(self) -> str:
+        """Where it runs: cpu, cuda or cuda:1."""
+        return str(getattr(self._backend, "device", "cpu"))
 
     @property
     def num_streams(self) -> int:
@@ -142,7 +153,7 @@ class Engine:
     def __repr__(self) -> str:
         return (
             f"Engine({self.manifest.model}, backend={self.backend!r}, modes={self.modes}, "
-            f"threads={self.threads})"
+            f"threads={self.threads}{'' if self.device == 'cpu' else f', device={self.device!r}'})"
         )
 
     def __call__(self, inputs: Any, active_streams: int | None = None, *, mask: Any = None) -> Any:
@@ -309,28 +320,47 @@ def _one_sentence(folder: Path | None, backend: str) -> Iterator[None]:
 
 
 def open_backend(
-    name: str, source: Any, folder: Path | None, manifest: Manifest, threads: int
+    name: str,
+    source: Any,
+    folder: Path | None,
+    manifest: Manifest,
+    threads: int,
+    device: str = "auto",
 ) -> Backend:
-    """Make one of ``BACKENDS``; raises a ``ValueError`` that says what is missing."""
+    """Make one of ``BACKENDS``; raises a ``ValueError`` that says what is missing.
+
+    With ``device="auto"`` it runs on a CUDA device if it can and there is one.
+    """
     if name not in BACKENDS:
         raise ValueError(
             f"There is no backend {name!r}{did_you_mean(name, BACKENDS)}: choose auto or one of "
             f"{', '.join(BACKENDS)}."
         )
+    if device == "auto" and folder is not None:
+        device = "cuda" if name in cuda_backends(manifest) else "cpu"
     if name in ("torch", "compiled"):
         from mimonets.inference.torch_runtime import TorchBackend
 
-        return TorchBackend(name, source, folder, manifest)
+        return TorchBackend(name, source, folder, manifest, device)
     if folder is None:
         raise ValueError(
             f"backend={name!r} runs exported networks: call mimonets.export(model, folder), then "
             f"mimonets.Engine(folder, backend={name!r})."
         )
+    if name == "onnxruntime":
+        from mimonets.inference.onnx_runtime import OnnxRuntimeBackend
+
+        return OnnxRuntimeBackend(name, folder, manifest, threads, device)
+    if device != "cpu":
+        raise ValueError(
+            f"backend={name!r} runs on a CPU only: choose torch, compiled or onnxruntime for "
+            f"device={device!r}, or device='cpu'."
+        )
     if name == "pt2":
         from mimonets.inference.torch_runtime import ProgramBackend
 
         return ProgramBackend(folder, manifest)
-    if name.startswith("onnxruntime"):
+    if name == "onnxruntime-int8":
         from mimonets.inference.onnx_runtime import OnnxRuntimeBackend
 
         return OnnxRuntimeBackend(name, folder, manifest, threads)
@@ -339,28 +369,65 @@ def open_backend(
     return OpenVinoBackend(name, folder, manifest, threads)
 
 
+def check_device(device: str) -> None:
+    """Refuse what names no device that an engine knows."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(device)):
+        raise ValueError(f"device={device!r} is not known: choose auto, cpu, cuda or cuda:1.")
+
+
+def cuda_backends(manifest: Manifest) -> list[str]:
+    """List the backends that can run an export on a CUDA device of this machine."""
+    found = []
+    if "onnx" in manifest.formats and find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        # The provider can be compiled in without a GPU being there.
+        if "CUDAExecutionProvider" in onnxruntime.get_available_providers() and has_gpu():
+            found.append("onnxruntime")
+    if "torch" in manifest.formats and has_gpu() and find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            found += ["torch", "compiled"]
+    return found
+
+
+def has_gpu() -> bool:
+    """Tell whether this machine has a GPU of NVIDIA's, without importing PyTorch."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
 def choose(
-    source: Any, folder: Path | None, manifest: Manifest, threads: int
+    source: Any, folder: Path | None, manifest: Manifest, threads: int, device: str = "auto"
 ) -> tuple[Backend, str]:
-    """Time one pass of the fastest mode in each backend that is there; the winner and the times."""
-    names = [
-        name
-        for name, (formats, package) in CANDIDATES.items()
-        if {*formats} & manifest.formats.keys() and find_spec(package) is not None
-    ]
-    if folder is None or not names:
-        backend = open_backend("torch", source, folder, manifest, threads)
+    """Time one pass of the fastest mode in each backend that is there; the winner and the times.
+
+    With ``device="auto"`` backends on a CUDA device, where there is one, race with those on the
+    CPU.
+    """
+    on_gpu = [one for one in cuda_backends(manifest) if one != "compiled"] if folder else []
+    places = [(name, "cuda" if device == "auto" else device) for name in on_gpu]
+    if device in ("auto", "cpu"):
+        places = [] if device == "cpu" else places
+        places += [
+            (name, "cpu")
+            for name, (formats, package) in CANDIDATES.items()
+            if {*formats} & manifest.formats.keys() and find_spec(package) is not None
+        ]
+    if folder is None or not places:
+        backend = open_backend("torch", source, folder, manifest, threads, device)
         return backend, "torch: nothing else is there to choose from"
     seconds: dict[str, float] = {}
     backends = {}
     mode = manifest.modes[-1].active_streams
     example = example_inputs(manifest.input_spec, manifest.answers_per_group(mode))
-    for name in names:
-        backends[name] = open_backend(name, source, folder, manifest, threads)
-        run = backends[name].open(mode, masked=False)
-        seconds[name] = median_seconds(partial(run, example, None))
+    for name, place in places:
+        title = name if place == "cpu" else f"{name} on {place}"
+        backends[title] = open_backend(name, source, folder, manifest, threads, place)
+        run = backends[title].open(mode, masked=False)
+        seconds[title] = median_seconds(partial(run, example, None))
     best = min(seconds, key=seconds.__getitem__)
-    times = ", ".join(f"{name} {1000 * seconds[name]:.3g} ms" for name in names)
+    times = ", ".join(f"{title} {1000 * seconds[title]:.3g} ms" for title in seconds)
     return backends[best], f"{best}: a group of {mode} took {times}"
 
 

@@ -3,12 +3,14 @@
 Also what exporting needs to know of a network before anything is traced.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mimonets._device import choose_device
 from mimonets._inputs import Array, InputSpec
 from mimonets.inference.engine import Run
 from mimonets.inference.manifest import Manifest, PointRecord, check_files, find_graphs
@@ -18,10 +20,20 @@ from mimonets.models.operating_points import operating_points
 class TorchBackend:
     """Call the network itself."""
 
-    def __init__(self, name: str, source: Any, folder: Path | None, manifest: Manifest) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Any,
+        folder: Path | None,
+        manifest: Manifest,
+        device: str = "auto",
+    ) -> None:
         self.name = name
+        place = None if device == "auto" else choose_device(device)
         if folder is not None:
-            source = _load(name, folder, manifest)
+            source = _load(name, folder, manifest, place or torch.device("cpu"))
+        elif place is not None:
+            source = source.to(place)
         self.model: nn.Module = source.eval()
         self.manifest = manifest
         self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
@@ -36,11 +48,14 @@ class TorchBackend:
 
         def run(inputs: Array, mask: Array | None) -> Array:
             parts = [torch.from_numpy(part) for part in (inputs, mask) if part is not None]
-            tensors = [part.to(self.device) for part in parts]
-            with torch.no_grad():
-                return one_mode(*tensors).float().cpu().numpy()
+            return self.answer(one_mode, parts).cpu().numpy()
 
         return run
+
+    def answer(self, one_mode: nn.Module, parts: Sequence[Tensor]) -> Tensor:
+        """Take inputs to the device and run one mode there."""
+        with torch.no_grad():
+            return one_mode(*(part.to(self.device) for part in parts)).float()
 
 
 class ProgramBackend:
@@ -159,7 +174,7 @@ def _streams(model: Any) -> int:
     return streams if isinstance(streams, int) and not isinstance(streams, bool) else 0
 
 
-def _load(name: str, folder: Path, manifest: Manifest) -> Any:
+def _load(name: str, folder: Path, manifest: Manifest, device: torch.device) -> Any:
     if "torch" not in manifest.formats:
         raise ValueError(
             f"backend={name!r} needs the network itself, which {folder} does not hold, since "
@@ -168,4 +183,4 @@ def _load(name: str, folder: Path, manifest: Manifest) -> Any:
     from mimonets.checkpoints import load
 
     check_files(folder, manifest.formats["torch"].files)
-    return load(folder / "model")
+    return load(folder / "model", device=device)

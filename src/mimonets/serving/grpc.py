@@ -8,17 +8,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version as installed
 from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as messages
 
-from mimonets.serving.infer import FAULT, error_headers, find_tenant
+from mimonets.serving.bodies import Body
+from mimonets.serving.infer import BINARY_ON_LOOP, FAULT, error_headers, find_tenant
+from mimonets.serving.operating_points import Array
 from mimonets.serving.protocol import (
     DATATYPES,
     EXTENSIONS,
+    RequestHeader,
     describe,
     make_outputs,
     read_header,
@@ -59,7 +64,7 @@ CODES = {
 
 async def start_grpc(server: Server, host: str, port: int) -> tuple[Any, int]:
     """Listen for gRPC on the running loop; returns what to stop, and the port."""
-    most = server.settings.max_body
+    most = min(server.settings.max_body, server.settings.max_receiving)
     listening = grpc.aio.server(
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
@@ -104,7 +109,7 @@ def _handlers(service: "Service") -> Any:
     # tensors are read, and there is a limit to how long they may take.
     found["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
         _answered(service.infer),
-        request_deserializer=messages.ModelInferRequest.FromString,
+        request_deserializer=None,  # its bytes are counted first
         response_serializer=messages.ModelInferResponse.SerializeToString,
     )
     return grpc.method_handlers_generic_handler(NAME, found)
@@ -188,22 +193,23 @@ class Service:
         """Answer the one message of an inference request."""
         server, begun = self._server, self._server.clock()
         remaining = context.time_remaining()
-        counted = CountedRequest(server, "")
-        with counted:
+        with CountedRequest(server, "", _metadata(context)) as counted:
             tenant = self._tenant(context)
-            request = await self._read(context)
-            counted.name = request.model_name
-            number = request.model_version or None
-            found = server.find(request.model_name, number)
-            raw, described = _as_json(request)
-            spec, limit = found.network.input_spec, server.settings.max_inputs
-            header = read_header(described, spec, limit)
-            inputs = read_inputs(header, raw, spec, takes_short=found.network.takes_short)
+            with Body(server.bodies, tenant.name) as body:
+                content = await body.read(partial(_receive, context), {}, server.settings.max_body)
+                decode = partial(self._decode, content, counted)
+                if len(content) <= BINARY_ON_LOOP:
+                    request, found, header, inputs = decode()
+                else:
+                    until = begun + server.settings.body_timeout
+                    request, found, header, inputs = await server.decoders.run(
+                        tenant.name, until, _never, lambda check: decode()
+                    )
             options = header.options
             if remaining is not None and remaining < LONGEST:
                 options = replace(options, timeout=min(remaining, options.timeout or remaining))
             answered = await server.answer(found, inputs, options, tenant, begun=begun)
-        outputs = make_outputs(answered, header, spec)
+        outputs = make_outputs(answered, header, found.network.input_spec)
         return messages.ModelInferResponse(
             model_name=answered.queue.name,
             model_version=answered.queue.version,
@@ -220,27 +226,49 @@ class Service:
             raw_output_contents=[content for _, content in outputs],
         )
 
-    async def _read(self, context: Context) -> Any:
-        limit = self._server.settings.body_timeout
+    def _decode(
+        self, content: bytes, counted: CountedRequest
+    ) -> tuple[Any, Version, RequestHeader, Array]:
+        """Read a message: itself, the model that it asks, what it asks for and its inputs."""
         try:
-            request = await asyncio.wait_for(context.read(), limit)
-        except TimeoutError:
-            raise RequestError(408, f"The request took over {limit:g} s to come.") from None
-        if request is grpc.aio.EOF:
-            raise RequestError(400, "The call ended without a message.")
-        return request
+            request = messages.ModelInferRequest.FromString(content)
+        except DecodeError:
+            raise RequestError(400, "The message is no ModelInferRequest.") from None
+        counted.name = request.model_name
+        found = self._server.find(request.model_name, request.model_version or None)
+        raw, described = _as_json(request)
+        spec = found.network.input_spec
+        header = read_header(described, spec, self._server.settings.max_inputs)
+        inputs = read_inputs(header, raw, spec, takes_short=found.network.takes_short)
+        return request, found, header, inputs
 
     def _tenant(self, context: Context) -> Tenant:
-        given = {
-            name.encode(): value if isinstance(value, bytes) else value.encode("latin-1")
-            for name, value in context.invocation_metadata() or ()
-            if name in ("x-api-key", "authorization")
-        }
-        return find_tenant(self._server, given)
+        return find_tenant(self._server, _metadata(context))
 
     def _find(self, name: str, number: str, context: Context) -> Version:
         self._tenant(context)
         return self._server.find(name, number or None)
+
+
+def _metadata(context: Context) -> dict[bytes, bytes]:
+    """Give the metadata of a call as headers of HTTP."""
+    return {
+        name.encode(): value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+        for name, value in context.invocation_metadata() or ()
+    }
+
+
+async def _never() -> None:
+    """Wait for a client that leaves: gRPC cancels its call itself."""
+    await asyncio.Event().wait()
+
+
+async def _receive(context: Context) -> dict[str, Any]:
+    """Receive the message of a call like the body of a request."""
+    content = await context.read()
+    if content is grpc.aio.EOF:
+        raise RequestError(400, "The call ended without a message.")
+    return {"type": "http.request", "body": content}
 
 
 def _as_json(request: Any) -> tuple[bytes, dict[str, Any]]:

@@ -22,6 +22,7 @@ from mimonets.serving.request_options import RequestError, RequestOptions, is_co
 MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
 PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
 EXTENSIONS = ("binary_tensor_data", "classification", "model_repository")
+LONGEST_JSON = 8 * 2**20  # bytes: all threads wait while JSON is decoded
 INPUT, OUTPUTS = "input", ("logits", "probabilities", "label")
 DATATYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
@@ -83,12 +84,12 @@ def decode_request(
     text = bytes(body[:cut])
     header = known.get(text) if known is not None else None
     if header is None:
-        longest = BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
+        longest = min(largest_body(spec, max_inputs), LONGEST_JSON)
         if len(text) > longest:
             raise RequestError(
                 413,
-                f"{len(text)} bytes of JSON; {max_inputs} inputs of this network take at most "
-                f"{longest}: send fewer, or binary tensors.",
+                f"{len(text)} bytes of JSON; at most {longest} are taken for this network: send "
+                f"fewer inputs, or binary tensors.",
             )
         header = read_header(read_json(text), spec, max_inputs)
         if known is not None:
@@ -99,6 +100,11 @@ def decode_request(
 def read_inputs(header: RequestHeader, raw: bytes, spec: InputSpec, *, takes_short: bool) -> Array:
     """Read the tensor of a request, from its JSON or the bytes after it, and check it."""
     return check_inputs(_read_tensor(header, raw), spec, takes_short=takes_short)
+
+
+def largest_body(spec: InputSpec, max_inputs: int) -> int:
+    """Give the most bytes that a request to a network needs, as JSON or with a binary tensor."""
+    return BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
 
 
 def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import socket
 import sys
 import warnings
 from ipaddress import ip_address
@@ -13,11 +14,14 @@ from typing import Any
 import uvicorn
 
 from mimonets.serving.app import make_app
-from mimonets.serving.server import Server
+from mimonets.serving.connections import connection_class
+from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
 
 GRPC_GRACE = 2  # seconds for answers that are on their way
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
+BODY_GRACE = 1.0  # seconds for requests that are still being sent then
+LAST_WORDS = 2.0  # seconds for clients to read the last answers
 
 
 def is_loopback(host: str) -> bool:
@@ -50,13 +54,33 @@ class _Runner(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self._served = server
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self._served.is_draining and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._start_to_end)
         self._served.is_draining = True
         if sig == signal.SIGTERM:  # uvicorn would raise it again: nothing would be cleaned up
             self.should_exit = True
         else:
             super().handle_exit(sig, frame)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def _start_to_end(self) -> None:
+        self._served.bodies.end(BODY_GRACE)
+        self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        """Close what is left open once everything admitted is answered: clients may not read."""
+        await asyncio.sleep(BODY_GRACE)
+        while self._served.worker.is_busy:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(LAST_WORDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def check_host(host: str, server: Server) -> None:
@@ -65,6 +89,41 @@ def check_host(host: str, server: Server) -> None:
         raise ValueError(
             f"{host} is reachable from elsewhere: give --keys FILE, or bind to 127.0.0.1."
         )
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Open the server's port at every address of a host."""
+    opened: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            opened.append(socket.socket(family, kind, protocol))
+            opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                opened[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            opened[-1].bind(address)
+    except OSError as error:
+        for one in opened:
+            one.close()
+        raise ValueError(
+            f"Port {port} of {host} cannot be opened ({error.strerror}): choose another one with "
+            f"--port, or another address with --host."
+        ) from None
+    return opened
+
+
+def make_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
+    """Say how HTTP is served."""
+    return uvicorn.Config(
+        app,
+        http=connection_class(settings.header_timeout, settings.max_connections),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+        proxy_headers=False,  # nothing here depends on where a request came from
+    )
 
 
 def run_server(
@@ -77,18 +136,10 @@ def run_server(
 ) -> None:
     """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
     check_host(host, server)
+    sockets = listen(host, port)
     app = make_app(server, wait=False)
     add_site(app, server, demo)
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=GRACE,
-        server_header=False,
-        proxy_headers=False,  # nothing here depends on where a request came from
-    )
+    config = make_config(app, server.settings)
     runner = _Runner(config, server)
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
@@ -97,13 +148,17 @@ def run_server(
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
-        loop.run(_serve(runner, server, demo, (host, grpc_port)))
+        loop.run(_serve(runner, server, demo, sockets, (host, grpc_port)))
     if server.failure is not None:
         raise server.failure
 
 
 async def _serve(
-    runner: _Runner, server: Server, demo: Any, grpc_address: tuple[str, int | None] = ("", None)
+    runner: _Runner,
+    server: Server,
+    demo: Any,
+    sockets: list[socket.socket],
+    grpc_address: tuple[str, int | None] = ("", None),
 ) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
@@ -129,7 +184,7 @@ async def _serve(
 
         calls, _ = await start_grpc(server, host, grpc_port)
     try:
-        await runner.serve()
+        await runner.serve(sockets)
     finally:
         if calls is not None:
             await calls.stop(GRPC_GRACE)  # what was admitted is answered already

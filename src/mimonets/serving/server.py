@@ -11,6 +11,8 @@ from typing import Any
 from mimonets._config import Config, integer
 from mimonets._messages import did_you_mean, first_line, short
 from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
+from mimonets.serving.bodies import Bodies
+from mimonets.serving.decoders import Decoders
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
@@ -21,8 +23,6 @@ from mimonets.serving.request_options import RequestError, RequestOptions, make_
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.worker import Worker, resolve
 
-DECODERS = 2  # threads that decode images and load models; never one per request
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(Config):
@@ -32,16 +32,23 @@ class ServerSettings(Config):
     policy: PolicySettings = field(default_factory=PolicySettings)
     max_body: int = integer(64 * 2**20, least=1024)  # bytes of one request
     max_inputs: int = integer(256)  # of one request
-    max_queued: int = integer(512 * 2**20, least=1024)  # bytes of all that waits
+    max_receiving: int = integer(128 * 2**20, least=1024)  # bytes of all bodies under way
+    max_image_body: int = integer(16 * 2**20, least=1024)  # bytes of one request with image files
+    max_queued: int = integer(256 * 2**20, least=1024)  # bytes of all that waits
+    max_queued_inputs: int = integer(65_536)  # of all that waits
     max_pixels: int = integer(16_000_000)  # of all image files of one request
+    header_timeout: float = 10.0  # seconds that a client may take to send its headers
     body_timeout: float = 30.0  # seconds that a client may take to send its request
+    max_connections: int = integer(1000)
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        if not 0 < self.slo <= 3600:
-            found.append(f"slo={self.slo!r} must be above 0 and at most 3600 seconds.")
+        for name in ("slo", "header_timeout", "body_timeout"):
+            value = getattr(self, name)
+            if not 0 < value <= 3600:
+                found.append(f"{name}={value!r} must be above 0 and at most 3600 seconds.")
         return found
 
 
@@ -74,11 +81,23 @@ class Server:
         self.loaders, self.clock = dict(loaders), clock
         self.settings = settings or ServerSettings()
         self.tenants = tenants or Tenants()
-        self.batcher = Batcher(max_bytes=self.settings.max_queued, quotas=self.tenants.quotas)
+        self.batcher = Batcher(
+            max_inputs=self.settings.max_queued_inputs,
+            max_bytes=self.settings.max_queued,
+            quotas=self.tenants.quotas,
+            share=self.tenants.share,
+        )
         self.worker = Worker(self.batcher, clock)
         self.metrics = Metrics(self.queued, clock)
         self.worker.on_job = self.metrics.job
-        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
+        self.bodies = Bodies(
+            most=self.settings.max_receiving,
+            share=self.tenants.share,
+            timeout=self.settings.body_timeout,
+        )
+        self.decoders = Decoders(clock, self.tenants.share)
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self.tracing: Any = None  # a serving.tracing.Tracing, where spans are wanted
         self.models: dict[str, Version] = {}
         self.is_draining = False
         self.failure: BaseException | None = None  # why the models could not be loaded at the start
@@ -117,6 +136,9 @@ class Server:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.worker.stop, timeout)
         self.pool.shutdown(wait=False)
+        self.decoders.stop()
+        if self.tracing is not None:
+            await loop.run_in_executor(None, self.tracing.stop)
 
     async def load(self, name: str) -> Version:
         """Load a model, or load it again, without a gap.
@@ -226,6 +248,8 @@ class Server:
         if request.error is not None:
             raise RequestError(500, str(request.error))
         self.metrics.answered(request)
+        if self.tracing is not None:
+            self.tracing.answered(request, arrival, now)
         return request
 
     async def _wait(
@@ -275,12 +299,22 @@ def _stop_waiting(request: InferenceRequest, leaving: asyncio.Task[None]) -> Non
 
 
 class CountedRequest:
-    """Counts what becomes of a request, whoever refuses it: ``with CountedRequest(...): ...``."""
+    """Counts what becomes of a request, whoever refuses it: ``with CountedRequest(...): ...``.
 
-    def __init__(self, server: Server, name: str) -> None:
+    Where the server traces, it is a span as well; its headers may say to which trace it belongs.
+    """
+
+    def __init__(
+        self, server: Server, name: str, headers: Mapping[bytes, bytes] | None = None
+    ) -> None:
         self._server, self.name = server, name
+        self._traced = self._span = None
+        if server.tracing is not None:
+            self._traced = server.tracing.request(headers or {})
 
     def __enter__(self) -> "CountedRequest":
+        if self._traced is not None:
+            self._span = self._traced.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -289,5 +323,8 @@ class CountedRequest:
             status = error.status
         elif isinstance(error, asyncio.CancelledError):
             status = 499
-        known = self.name in self._server.loaders  # clients must not make labels
-        self._server.metrics.ended(self.name if known else "", status)
+        name = self.name if self.name in self._server.loaders else ""  # clients make no labels
+        self._server.metrics.ended(name, status)
+        if self._traced is not None:
+            self._server.tracing.end(self._span, name, status)
+            self._traced.__exit__(None, None, None)

@@ -102,6 +102,11 @@ class Worker:
             points = await asyncio.wrap_future(done)
         return points
 
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether something is queued or runs."""
+        return self._running is not None or not self.batcher.is_empty()
+
     def is_live(self, limit: float = 2.0) -> bool:
         """Tell whether queued work progresses: the thread lives and its job is not overdue."""
         if not self._thread.is_alive():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
+from mimonets.training.footprint import has_features
 from mimonets.training.launch import num_machines
 
 
@@ -57,6 +58,11 @@ def check_fit(
             f"set model.num_classes={classes}."
         )
     problems += image_problems(settings, getattr(getattr(batches, "data", None), "shape", None))
+    if config.recompute and not has_features(model):
+        problems.append(
+            f"recompute=true computes features of linear attention again, and {name} has none: set "
+            f"train.recompute=false."
+        )
     if config.keep == "best" and validation is None:
         problems.append(
             "keep=best chooses a model by validation data, and there is none: hold some out "

@@ -92,7 +92,10 @@ class TrainConfig(Config):
 
     # How it runs.
     precision: PrecisionName = "32"  # or bf16: mixed precision
-    accumulate: int = integer(1)  # work on a batch in so many parts: less memory, the same step
+    # Work on a batch in so many parts: less memory, the same step, but batch norm sees each part
+    # by itself. auto: as few as fit into the memory of a CUDA device.
+    accumulate: int | Literal["auto"] = integer(1, words=("auto",))
+    recompute: bool = False  # features of linear attention again in the backward pass: less memory
     accelerator: str = "auto"  # or cpu, cuda, mps
     devices: int = integer(1)  # processes on this machine, each with a batch of its own
     threads: int | None = integer(None, most=1024)  # CPU threads; None: as many as PyTorch chooses

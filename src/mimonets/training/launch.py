@@ -14,6 +14,7 @@ from mimonets._memory import keep_freed_memory
 from mimonets._messages import first_line
 from mimonets.models import operating_points
 from mimonets.training.config import TrainConfig
+from mimonets.training.footprint import out_of_memory, set_recompute
 
 
 def launch_fabric(config: TrainConfig, model: Any) -> Any:
@@ -73,8 +74,12 @@ def training_setup(model: nn.Module, config: TrainConfig, device: torch.device) 
                 torch.set_float32_matmul_precision("high")
                 torch.backends.cudnn.benchmark = True
             model.train()
+            set_recompute(model, config.recompute)
             yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(out_of_memory(model, config, device)) from error
     finally:
+        set_recompute(model, False)
         if device.type == "cuda":
             torch.set_float32_matmul_precision(precision)
             torch.backends.cudnn.benchmark = benchmark

@@ -15,6 +15,10 @@ HOLDER_FILE = ".trained-by.json"
 OURS = {LOCK_FILE, HOLDER_FILE}
 
 
+class FolderInUseError(ValueError):
+    """Another process trains into the folder."""
+
+
 class FolderLock:
     """The right to write into a folder; whoever comes second learns who has it."""
 
@@ -27,7 +31,7 @@ class FolderLock:
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            raise ValueError(
+            raise FolderInUseError(
                 f"{self.folder} is being trained into by {self._holder()}: wait until it has "
                 f"ended, or choose another folder."
             ) from None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.distillation import make_teacher
+from mimonets.training.footprint import fit_memory, free_memory
 from mimonets.training.launch import make_fast
 from mimonets.training.schedule import make_optimizer, make_scheduler
 from mimonets.training.stability import GradientFilter, Statistics, WeightAverage
@@ -29,7 +30,7 @@ class TrainState:
         teacher: nn.Module | None = None,
     ) -> None:
         self.fabric = fabric
-        self.config = config
+        self.config = config = fit_memory(model, config, free_memory(fabric.device))
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights

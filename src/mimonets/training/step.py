@@ -153,7 +153,7 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
     teacher = state.teacher
     if plan.warm_up == "retrieval" or (teacher and not teacher.teaches(plan.active_streams)):
         teacher = None
-    pieces = batch.split(config.accumulate, plan.active_streams)
+    pieces = batch.split(int(config.accumulate), plan.active_streams)
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
         last = piece is pieces[-1]
