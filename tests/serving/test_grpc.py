@@ -1,8 +1,10 @@
 """gRPC by NVIDIA's client as it is: answers, limits, tenants and deadlines as over HTTP."""
 
 import asyncio
+import random
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import numpy as np
@@ -326,3 +328,50 @@ def test_it_runs_on_uvloop():
     uvloop = pytest.importorskip("uvloop")
     with client_of(loop_factory=uvloop.new_event_loop) as (client, _):
         assert ask(client, 2).as_numpy("logits").argmax() == 2
+
+
+def mutated(draw):
+    """Make the bytes of a valid request, and change some of them or one of its fields."""
+    request = changed(lambda request: request.parameters["mode"].SetInParent())
+    request.parameters["mode"].string_param = "slow"
+    request.outputs.add(name="label")
+    given = request.inputs[0]
+    if draw.random() < 0.5:
+        draw.choice(
+            (
+                lambda: given.shape.__setitem__(draw.randrange(4), draw.choice((-1, 0, 2**62))),
+                lambda: setattr(given, "datatype", draw.choice(("", "BOOL", "FP16", "INT64"))),
+                lambda: setattr(request, "model_name", "\u00e9" * draw.randrange(5000)),
+                lambda: request.raw_input_contents.__setitem__(0, draw.randbytes(16)),
+                lambda: request.raw_input_contents.append(draw.randbytes(3)),
+                lambda: given.contents.fp32_contents.extend([draw.random()] * 4),
+                lambda: setattr(request.parameters["timeout"], "int64_param", -(2**63)),
+                lambda: setattr(request.parameters["mode"], "double_param", float("nan")),
+                lambda: setattr(request.parameters["priority"], "uint64_param", 2**64 - 1),
+                lambda: request.outputs.extend([request.outputs[0]] * 300),
+            )
+        )()
+    content = bytearray(request.SerializeToString())
+    for _ in range(draw.choice((0, 1, 3, 20))):
+        content[draw.randrange(len(content))] = draw.randrange(256)
+    return bytes(content[: draw.randrange(len(content))] if draw.random() < 0.1 else content)
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.slow)])
+def test_mutated_messages_are_answered_or_refused_in_a_sentence(shared, count, caplog):
+    client, _ = shared
+    call = client._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    draw, codes, said = random.Random(count), Counter(), []
+    for _ in range(count):
+        content = mutated(draw)
+        try:
+            call(content, timeout=10)
+            codes["OK"] += 1
+        except grpc.RpcError as refused:
+            codes[refused.code().name] += 1
+            said.append(refused.details())
+    assert set(codes) <= {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}, codes
+    assert min(codes["OK"], codes["INVALID_ARGUMENT"]) > count / 20, codes
+    assert all(10 < len(words) < 600 for words in said)
+    assert not caplog.records
+    assert ask(client, 2).as_numpy("logits").argmax() == 2
