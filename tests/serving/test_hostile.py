@@ -29,7 +29,7 @@ from serving.hostile_files import jpeg, noise_png, png, scan_bomb, text_bomb
 INFER, CLASSIFY = "/v2/models/digits/infer", "/v1/classify"
 KEYS = {name: f"key-of-{name}-0123456789" for name in ("good", "bad", "worse")}
 SLO = 2.0  # seconds
-MUTATIONS = 1_000
+MUTATIONS = 10_000
 ALLOWED = {503, 504}  # of 5xx
 IN_TIME_OR_NOT = (200, 429, 504)  # a busy machine may be too slow for an attacker's files
 
@@ -466,8 +466,10 @@ def test_nothing_breaks_the_server(tmp_path):
     assert wrong <= ALLOWED
     assert peak - idle < 300
     assert set(found["statuses"]) == {("health", 200), ("good", 200)}
-    # Without the time in which other programs had the cores that client and server wanted.
+    # Without the time in which other programs had the cores that the two main threads wanted. Time
+    # in which they held up another thread, which held the interpreter's lock, is still in it.
     assert good[:, 1].max() < SLO
-    assert health[:, 1].max() < 0.1
+    assert np.percentile(health[:, 1], 99) < 0.1
+    assert health[:, 1].max() < 0.3
     assert (code, set(answers)) == (0, {b"HTTP/1.1 200"})
     assert seconds - lost < 5

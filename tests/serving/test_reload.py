@@ -112,7 +112,7 @@ def test_on_sighup_the_models_after_a_broken_one_are_loaded_too(capsys):
         return superposed("fine", FakeEngine(), ACCURACIES)
 
     class Runner:
-        async def serve(self, sockets):
+        async def serve(self):
             os.kill(os.getpid(), signal.SIGHUP)
             for _ in range(500):
                 await asyncio.sleep(0.01)
@@ -121,7 +121,7 @@ def test_on_sighup_the_models_after_a_broken_one_are_loaded_too(capsys):
 
     async def main():
         await server.start()
-        await run._serve(Runner(), server, None, [])
+        await run._serve(Runner(), server, None)
         await server.stop(timeout=5)
 
     server = make_server(models={"broken": broken, "fine": fine})

@@ -126,7 +126,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
         (["serve", folder, "--theta", "3"], "theta=3.0 must be"),
         (["serve", folder, "--ray", "2", "--grpc-port", "8001"], "leave out --ray"),
         (["serve", f"a={folder}", f"a={folder}"], "same name"),
-        (["serve", folder, "--demo"], "needs the run"),
+        (["serve", folder, "--demo"], "does not say which recipe and data"),
         (["serve", folder, "--demo", "--keys", "keys.json"], "leave out --keys or --demo"),
         (["serve", folder, "--engine", "opnvino", "--port", str(free_port())], "did you mean"),
     ):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mimonets.serving import model_queue, waiting_line
+from mimonets.serving import model_queue, policy, waiting_line
 from mimonets.serving.batcher import Batcher, RefusedError
 from mimonets.serving.jobs import Backlog, QueuedInput
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
@@ -27,6 +27,7 @@ FAST = [
 def small_blocks(monkeypatch):
     monkeypatch.setattr(waiting_line, "MOST", 4)
     monkeypatch.setattr(model_queue, "MOST", 4)
+    monkeypatch.setattr(policy, "FEW", 0)
 
 
 runs = st.tuples(

@@ -133,7 +133,7 @@ def test_kill_9_at_any_moment_loses_nothing(uninterrupted, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     rng, runs = random.Random(1), [tmp_path / "0"]

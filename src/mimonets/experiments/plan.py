@@ -154,7 +154,7 @@ class Plan:
     order: int = 1000  # its place in the list of experiments
     needs_gpu: bool = False
     settings: tuple[str, ...] = ()  # of all trials, beside their own
-    axis: str = "trials"  # drawn: accuracy against streams, macs, epochs or trials
+    axis: str = "trials"  # drawn: accuracy against streams, macs, epochs, trials or variants
 
     def teachers_of(self, trial: Trial) -> list[Trial]:
         """List the trials whose networks teach this one, the teacher's own teacher first."""

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -17,13 +17,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mimonets._answers import named, parts_of
 from mimonets._inputs import Array, InputSpec
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import did_you_mean, first_line
 from mimonets._operating_point import OperatingPoint
 from mimonets.inference.manifest import Manifest, read_manifest
 
-Run = Callable[[Array, Array | None], Array]  # whole groups of one mode, and a mask for sequences
+# Whole groups of one mode, and a mask for sequences; gives the outputs of the network in order.
+Run = Callable[[Array, Array | None], Sequence[Array]]
 
 
 class Backend(Protocol):
@@ -157,10 +159,11 @@ class Engine:
         )
 
     def __call__(self, inputs: Any, active_streams: int | None = None, *, mask: Any = None) -> Any:
-        """Answer inputs; tensors if tensors came.
+        """Answer inputs; tensors if tensors came, a tuple or dict if the network gives one.
 
         Args:
-            inputs: images (b, c, h, w) as float32, or token ids (b, t), pairs (b, 2, t).
+            inputs: images (b, c, h, w) or other arrays as float32, or token ids (b, t), pairs
+                (b, 2, t).
             active_streams: how many inputs share a pass; by default the most that were exported.
                 Of a slimmable network, the operating point; by default the first.
             mask: sequences: like the inputs, True = real token.
@@ -169,14 +172,14 @@ class Engine:
         wrap, inputs = _from_tensor(inputs)
         inputs = self._check(inputs)
         mask = None if mask is None else self._check_mask(_from_tensor(mask)[1], inputs)
+        found: list[list[Array]] = []  # of each part of the batch, its outputs
         with _one_sentence(self._folder, self.backend):
-            answers = [
-                self._open(part_mode, masked=mask is not None)(
-                    inputs[rows], None if mask is None else mask[rows]
-                )[:keep]
-                for part_mode, rows, keep in self._parts(len(inputs), mode)
-            ]
-        return wrap(answers[0] if len(answers) == 1 else np.concatenate(answers))
+            for part_mode, rows, keep in self._parts(len(inputs), mode):
+                run = self._open(part_mode, masked=mask is not None)
+                outputs = run(inputs[rows], None if mask is None else mask[rows])
+                found.append([output[:keep] for output in outputs])
+        joined = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+        return named(self.input_spec.outputs or (), list(map(wrap, joined)))
 
     def warm_up(self, active_streams: int | None = None) -> None:
         """Open the graphs of one mode, or of all, so that the first call need not wait."""
@@ -200,7 +203,10 @@ class Engine:
                 mask = np.ones(inputs.shape, dtype=np.bool_)
                 mask[..., -1] = False
                 found[f"{mode} masked"] = self(inputs, mode, mask=mask)
-        return {name: answers.ravel()[:PROBED].tolist() for name, answers in found.items()}
+        return {
+            name: [float(n) for part in parts_of(answers) for n in part.ravel()[:PROBED]]
+            for name, answers in found.items()
+        }
 
     def check(self) -> None:
         """Refuse a network whose answers are not finite, or not those that it was exported with."""
@@ -271,11 +277,12 @@ class Engine:
             raise ValueError(f"This engine takes {wanted}, but got {inputs.shape}.")
         if len(inputs) == 0:
             raise ValueError("An empty batch has no answers: pass at least one input.")
-        if spec.kind == "image":
+        if spec.kind != "tokens":
             if inputs.dtype not in (np.float32, np.float64):
+                raw = ": prepare raw ones with engine.input_spec.prepare(images)"
                 raise ValueError(
-                    f"This engine takes float32 images, but got {inputs.dtype}: "
-                    f"prepare raw ones with engine.input_spec.prepare(images)."
+                    f"This engine takes float32 {spec.kind}s, but got {inputs.dtype}"
+                    f"{raw if spec.kind == 'image' else ''}."
                 )
             return np.ascontiguousarray(inputs, dtype=np.float32)
         if not np.issubdtype(inputs.dtype, np.integer):

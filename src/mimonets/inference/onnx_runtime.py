@@ -50,20 +50,20 @@ class OnnxRuntimeBackend:
         path = self.folder / self.graphs.graph(active_streams, masked=masked)
         session = self._session(path)
 
-        def run(inputs: Array, mask: Array | None) -> Array:
+        def run(inputs: Array, mask: Array | None) -> list[Array]:
             feeds = {"inputs": inputs} if mask is None else {"inputs": inputs, "mask": mask}
-            return session.run(None, feeds)[0]
+            outputs: list[Array] = session.run(None, feeds)
+            return outputs
 
         group = self.manifest.answers_per_group(active_streams)
         size = max(1, PIECE * self.threads // group) * group  # whole groups
 
-        def run_in_pieces(inputs: Array, mask: Array | None) -> Array:
+        def run_in_pieces(inputs: Array, mask: Array | None) -> list[Array]:
             if len(inputs) <= size:
                 return run(inputs, mask)
             pieces = [slice(start, start + size) for start in range(0, len(inputs), size)]
-            return np.concatenate(
-                [run(inputs[rows], None if mask is None else mask[rows]) for rows in pieces]
-            )
+            found = [run(inputs[rows], None if mask is None else mask[rows]) for rows in pieces]
+            return list(map(np.concatenate, zip(*found, strict=True)))
 
         return run_in_pieces if self.share_weights else run
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartParser
 
-from mimonets._inputs import InputSpec
+from mimonets._inputs import KINDS, InputSpec
 from mimonets.serving.app import authorise, json_response
 from mimonets.serving.bodies import Body
 from mimonets.serving.images import Check, read_images
@@ -79,8 +79,11 @@ def add_classify(app: FastAPI, server: Server) -> None:
             found = server.find(name)
             spec = found.network.input_spec
             if spec.kind != "image":
+                takes = KINDS[spec.kind]
+                raise RequestError(400, f"{name} takes {takes}, not images: use /v2/models/{name}.")
+            if spec.answers == "values":
                 raise RequestError(
-                    400, f"{name} takes token ids, not images: use /v2/models/{name}."
+                    400, f"{name} answers with values, not classes: use /v2/models/{name}/infer."
                 )
             _check_count(files, server.settings)
             decoded = await decode(

@@ -1,4 +1,4 @@
-"""A few threads that read image files; no tenant takes them all, and all work can be ended."""
+"""Threads for what takes more than some ms. No tenant takes them all, and work can be ended."""
 
 import asyncio
 import threading
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from mimonets.serving.request_options import RequestError
 
 THREADS = 2
+LATE = "The deadline passed before the request was decoded."
 Found = TypeVar("Found")
 
 
@@ -36,7 +37,7 @@ class Decoders:
             if gone.is_set():
                 raise RequestError(499, "The client left.")
             if self._clock() > until:
-                raise RequestError(504, "The deadline passed before the images were decoded.")
+                raise RequestError(504, LATE)
 
         async def watch() -> None:
             await client_leaves()
@@ -45,20 +46,23 @@ class Decoders:
         leaving = asyncio.create_task(watch())
         leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            async with asyncio.timeout(max(until - self._clock(), 0)) as timer:
-                await self._free[tenant].acquire()
-                timer.reschedule(None)
-        except TimeoutError:
-            leaving.cancel()
-            raise RequestError(504, "The deadline passed before the images were decoded.") from None
-        try:
-            check()
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, work, check)
+            await self._acquire(tenant, until)
+            try:
+                check()
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._threads, work, check)
+            finally:
+                self._free[tenant].release()
         finally:
             gone.set()  # of a request that is cancelled, nobody needs the rest
             leaving.cancel()
-            self._free[tenant].release()
+
+    async def _acquire(self, tenant: str, until: float) -> None:
+        try:
+            async with asyncio.timeout(max(until - self._clock(), 0)):
+                await self._free[tenant].acquire()
+        except TimeoutError:
+            raise RequestError(504, LATE) from None
 
     def stop(self) -> None:
         """Take no more work."""

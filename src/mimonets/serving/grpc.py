@@ -209,14 +209,15 @@ class Service:
             if remaining is not None and remaining < LONGEST:
                 options = replace(options, timeout=min(remaining, options.timeout or remaining))
             answered = await server.answer(found, inputs, options, tenant, begun=begun)
-        outputs = make_outputs(answered, header, found.network.input_spec)
+        spec = found.network.input_spec
+        outputs, facts = make_outputs(answered, header, spec), response_parameters(answered)
+        if spec.answers == "values":
+            del facts["confidence"]  # which classes have
         return messages.ModelInferResponse(
             model_name=answered.queue.name,
             model_version=answered.queue.version,
             id=request.id,
-            parameters={
-                name: _parameter(value) for name, value in response_parameters(answered).items()
-            },
+            parameters={name: _parameter(value) for name, value in facts.items()},
             outputs=[
                 messages.ModelInferResponse.InferOutputTensor(
                     name=one["name"], datatype=one["datatype"], shape=one["shape"]

@@ -61,7 +61,7 @@ class App(FastAPI):
     def _refuse(self, scope: Any) -> RequestError | None:
         """Say what is wrong with a request before anything of it is looked at."""
         hosts, headers = self._server.settings.hosts, scope["headers"]
-        if scope["http_version"] == "0.9":
+        if scope.get("http_version") == "0.9":
             return RequestError(400, "HTTP/0.9 is not spoken here: use HTTP/1.1.")
         if sum([name == b"host" for name, _ in headers]) > 1:
             return RequestError(400, "A request has one header Host.")

@@ -14,7 +14,7 @@ Pure: the time is always an argument.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -36,6 +36,7 @@ TRUST_DOUBLES_AFTER = 200.0  # time budgets without a refusal
 LONGEST_BUDGET = 1.0  # seconds; of a longer one, so much counts
 CALL_SHARE = 0.05  # of a job's time that its calls may take: larger jobs would be better
 CORRECTION_RATE = 0.05  # how fast the running correction forgets
+FEW = 16  # inputs that are looked at one by one: a bound would not be faster
 CLOSE_BLOCKS = 2  # of a long queue that are looked into where a bound does not decide
 
 
@@ -236,21 +237,28 @@ class Policy:
         self, queue: Sequence[QueuedInput], index: int, passes: int, now: float, elsewhere: float
     ) -> bool:
         """Tell whether every prefix of the queue is done in its part of the time budget."""
-        line = queue if isinstance(queue, WaitingLine) else WaitingLine(queue)
         backlog = Backlog(self.points, index, passes)
         start, factor, theta = now + elsewhere, self.factor, self.theta(now)
+
+        def in_time(inputs: Iterable[QueuedInput]) -> bool:
+            for queued in inputs:
+                latest = theta * queued.deadline + (1 - theta) * queued.arrival
+                if start + factor * backlog.add(queued) > latest:
+                    return False
+            return True
+
+        if len(queue) <= FEW:
+            return in_time(queue)
+        line = queue if isinstance(queue, WaitingLine) else WaitingLine(queue)
         close = 0
-        bounds = line.bounds(self.points, index, passes)
-        for block, seconds in zip(line.blocks, bounds, strict=True):
+        for block, seconds in zip(
+            line.blocks, line.bounds(self.points, index, passes), strict=True
+        ):
             latest = theta * block.earliest + (1 - theta) * block.oldest
             if start + factor * (backlog.seconds + seconds) <= latest:
                 backlog.skip(seconds)
                 continue
             close += 1
-            if close > CLOSE_BLOCKS:
+            if close > CLOSE_BLOCKS or not in_time(block.inputs):
                 return False
-            for queued in block.inputs:
-                latest = theta * queued.deadline + (1 - theta) * queued.arrival
-                if start + factor * backlog.add(queued) > latest:
-                    return False
         return True

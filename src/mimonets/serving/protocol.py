@@ -15,7 +15,7 @@ from mimonets._inputs import InputSpec
 from mimonets._messages import short
 from mimonets.serving.input_checks import check_inputs, flatten, numbers_of
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
-from mimonets.serving.networks import Network
+from mimonets.serving.networks import VALUES, Network
 from mimonets.serving.operating_points import Array
 from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
 
@@ -140,6 +140,8 @@ def encode_response(
     if asked.id is not None:
         header["id"] = asked.id
     header["parameters"] = response_parameters(request)
+    if spec.answers == "values":
+        del header["parameters"]["confidence"]  # which classes have
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     is_binary = any(binary for _, binary, _ in asked.outputs)
     return (text + raw, len(text)) if is_binary else (text, None)
@@ -149,11 +151,10 @@ def make_outputs(
     request: InferenceRequest, asked: RequestHeader, spec: InputSpec
 ) -> list[tuple[dict[str, Any], bytes]]:
     """Make the tensors that were asked for: each as JSON, and its content as bytes."""
-    answers = [answer for answer in request.answers if answer is not None]
-    if len(answers) == 1:
-        logits = answers[0].output[np.newaxis].astype(np.float32, copy=False)
-    else:
-        logits = np.stack([answer.output for answer in answers]).astype(np.float32, copy=False)
+    found = [answer.output for answer in request.answers if answer is not None]
+    logits = np.asarray(found[0])[np.newaxis] if len(found) == 1 else np.stack(found)
+    if not logits.dtype.names:
+        logits = logits.astype(np.float32, copy=False)
     return [_output(wanted, logits, classes, spec) for wanted, _, classes in asked.outputs]
 
 
@@ -188,7 +189,7 @@ def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
     sizes: list[int] = [-1, *spec.shape]
     if network.takes_short:
         sizes[-1] = -1
-    datatype = "FP32" if spec.kind == "image" else "INT64"
+    datatype = "INT64" if spec.kind == "tokens" else "FP32"
     modes = [
         {
             "active_streams": point.inputs_per_pass,
@@ -206,12 +207,22 @@ def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
         "platform": "mimonets",
         "inputs": [{"name": INPUT, "datatype": datatype, "shape": sizes}],
         "outputs": [
-            {"name": "logits", "datatype": "FP32", "shape": [-1, -1]},
-            {"name": "probabilities", "datatype": "FP32", "shape": [-1, -1]},
-            {"name": "label", "datatype": "INT64", "shape": [-1]},
+            {
+                "name": name,
+                "datatype": "INT64" if name == "label" else "FP32",
+                "shape": [-1, *network.answer_shapes.get(name, () if name == "label" else (-1,))],
+            }
+            for name in outputs_of(spec)
         ],
         "parameters": {"modes": modes, "slo_ms": 1000 * slo, **labels},
     }
+
+
+def outputs_of(spec: InputSpec) -> tuple[str, ...]:
+    """Name the outputs that can be asked for: of values there is no label and no probability."""
+    if spec.answers != "values":
+        return OUTPUTS
+    return spec.outputs or (VALUES,)
 
 
 def _read_length(text: str) -> int:
@@ -264,7 +275,7 @@ def read_header(header: dict[str, Any], spec: InputSpec, max_inputs: int) -> Req
         data=found.get("data"),
         options=read_options(parameters),
         id=identity,
-        outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
+        outputs=_read_outputs(header, spec, binary=parameters.get("binary_data_output") is True),
     )
 
 
@@ -293,21 +304,28 @@ def _read_tensor(header: RequestHeader, raw: bytes) -> Array:
         return values.astype(dtype).reshape(shape)
 
 
-def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, bool, int], ...]:
-    found = header.get("outputs")
+def _read_outputs(
+    header: dict[str, Any], spec: InputSpec, *, binary: bool
+) -> tuple[tuple[str, bool, int], ...]:
+    found, names = header.get("outputs"), outputs_of(spec)
+    is_values = spec.answers == "values"
     if not found:
-        return (("logits", binary, 0),)
+        return tuple((name, binary, 0) for name in (names if is_values else names[:1]))
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise RequestError(400, "outputs must be a list of objects with a name.")
     wanted: list[tuple[str, bool, int]] = []
     for one in found:
         name = one.get("name")
-        if name not in OUTPUTS:
-            raise RequestError(400, f"Outputs are {', '.join(OUTPUTS)}, not {short(name)}.")
+        if name not in names:
+            raise RequestError(400, f"Outputs are {', '.join(names)}, not {short(name)}.")
         if any(name == known for known, _, _ in wanted):
             raise RequestError(400, f"outputs name {name} twice: ask for each once.")
         parameters = _mapping(one, "parameters")
         classes = parameters.get("classification", 0)
+        if classes and is_values:
+            raise RequestError(
+                400, "classification: this network answers with values, not classes."
+            )
         if classes and not is_count(classes):
             raise RequestError(400, f"classification={short(classes)} must be an integer >= 1.")
         wanted.append((name, parameters.get("binary_data", binary) is True, classes))
@@ -317,6 +335,11 @@ def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, b
 def _output(
     wanted: str, logits: Array, classes: int, spec: InputSpec
 ) -> tuple[dict[str, Any], bytes]:
+    if spec.answers == "values":
+        values: Array = logits[wanted] if logits.dtype.names else logits
+        values = np.ascontiguousarray(values)
+        described = {"name": wanted, "datatype": "FP32", "shape": list(values.shape)}
+        return {**described, "data": values.ravel()}, values.tobytes()
     flat = logits.reshape(len(logits), -1)
     if classes:
         scores = flat if wanted == "logits" else softmax(flat)
@@ -330,7 +353,7 @@ def _output(
         shape = list(best.shape)
         return {"name": wanted, "datatype": "BYTES", "shape": shape, "data": words}, raw
     if wanted == "label":
-        values: Array = flat.argmax(axis=1).astype(np.int64)
+        values = flat.argmax(axis=1).astype(np.int64)
     else:
         values = logits if wanted == "logits" else softmax(flat).astype(np.float32)
     kind = "INT64" if wanted == "label" else "FP32"

@@ -21,7 +21,7 @@ from mimonets.serving.site import add_site
 GRPC_GRACE = 2  # seconds for answers that are on their way
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
 BODY_GRACE = 1.0  # seconds for requests that are still being sent then
-LAST_WORDS = 2.0  # seconds for clients to read the last answers
+LAST_WORDS = 1.0  # seconds for clients to read the last answers
 
 
 def is_loopback(host: str) -> bool:
@@ -51,9 +51,11 @@ def freeze_loaded_objects() -> None:
 class _Runner(uvicorn.Server):
     """Refuses new requests from the first signal on, and answers those that are queued."""
 
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+    def __init__(
+        self, config: uvicorn.Config, server: Server, sockets: list[socket.socket]
+    ) -> None:
         super().__init__(config)
-        self._served = server
+        self._served, self._sockets = server, sockets
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -67,7 +69,7 @@ class _Runner(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().serve(sockets)
+        await super().serve(sockets or self._sockets)
 
     def _start_to_end(self) -> None:
         self._served.bodies.end(BODY_GRACE)
@@ -136,11 +138,10 @@ def run_server(
 ) -> None:
     """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
     check_host(host, server)
-    sockets = listen(host, port)
     app = make_app(server, wait=False)
     add_site(app, server, demo)
     config = make_config(app, server.settings)
-    runner = _Runner(config, server)
+    runner = _Runner(config, server, listen(host, port))
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
     server.on_load = freeze_loaded_objects
@@ -148,7 +149,7 @@ def run_server(
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
-        loop.run(_serve(runner, server, demo, sockets, (host, grpc_port)))
+        loop.run(_serve(runner, server, demo, (host, grpc_port)))
     if server.failure is not None:
         raise server.failure
 
@@ -157,7 +158,6 @@ async def _serve(
     runner: _Runner,
     server: Server,
     demo: Any,
-    sockets: list[socket.socket],
     grpc_address: tuple[str, int | None] = ("", None),
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -184,7 +184,7 @@ async def _serve(
 
         calls, _ = await start_grpc(server, host, grpc_port)
     try:
-        await runner.serve(sockets)
+        await runner.serve()
     finally:
         if calls is not None:
             await calls.stop(GRPC_GRACE)  # what was admitted is answered already

@@ -221,6 +221,10 @@ class Server:
         name, new, old = found.queue.name, found.network, version.network
         if (new.input_spec, new.takes_short) != (old.input_spec, old.takes_short):
             raise RequestError(503, f"{name} was loaded again and takes other inputs: ask again.")
+        if options.cascade and new.input_spec.answers == "values":
+            raise RequestError(
+                400, f"cascade: {name} answers with values, which have no confidence: leave it out."
+            )
         now, slo = self.clock(), self.settings.slo
         arrival = now if begun is None else begun
         request = make_request(found.queue, inputs, options, tenant, arrival=arrival, slo=slo)

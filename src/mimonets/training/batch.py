@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mimonets._answers import as_answers, each
 from mimonets.data.interface import IGNORED, Batches
 
 # b batch   t tokens
@@ -15,19 +16,24 @@ from mimonets.data.interface import IGNORED, Batches
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs with their labels, and with mixup the labels of what was mixed in."""
+    """Inputs with their labels, and with mixup the labels of what was mixed in.
+
+    Labels are a tensor with the inputs in front, or a tuple or dict of such tensors.
+    """
 
     inputs: Tensor
-    labels: Tensor
+    labels: Any
     mask: Tensor | None = None  # sequences only
-    mixed_in: Tensor | None = None  # labels of the partners, like labels
+    mixed_in: Any = None  # labels of the partners, like labels
     share: float = 1.0  # how much of an input is its own; the rest is its partner's
 
     @classmethod
     def of(cls, parts: tuple[Tensor, ...], device: torch.device) -> "Batch":
         """Take what a batches object yields to a device."""
-        inputs, *mask, labels = (part.to(device, non_blocking=True) for part in parts)
-        return cls(inputs, labels, mask[0] if mask else None)
+        *inputs, labels = parts
+        x, *mask = (part.to(device, non_blocking=True) for part in inputs)
+        labels = each(lambda part: part.to(device, non_blocking=True), as_answers(labels))
+        return cls(x, labels, mask[0] if mask else None)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -37,9 +43,11 @@ class Batch:
         return replace(
             self,
             inputs=self.inputs[rows],
-            labels=self.labels[rows],
+            labels=each(lambda part: part[rows], self.labels),
             mask=None if self.mask is None else self.mask[rows],
-            mixed_in=None if self.mixed_in is None else self.mixed_in[rows],
+            mixed_in=None
+            if self.mixed_in is None
+            else each(lambda part: part[rows], self.mixed_in),
         )
 
     def mix(self, share: float, seed: int, rows: slice = slice(None)) -> "Batch":
@@ -57,7 +65,7 @@ class Batch:
         return replace(
             self[rows],
             inputs=torch.lerp(self.inputs[order], self.inputs[rows], share),
-            mixed_in=self.labels[order],
+            mixed_in=each(lambda part: part[order], self.labels),
             share=share,
         )
 
@@ -78,8 +86,9 @@ class Batch:
     @property
     def scored(self) -> Tensor:
         """How many answers count: inputs, or tokens that have a label. Stays on the device."""
-        if self.labels.ndim == 1:
-            return torch.full((), float(len(self.labels)), device=self.labels.device)
+        tokens = isinstance(self.labels, Tensor) and self.labels.ndim > 1
+        if not tokens or self.labels.is_floating_point():
+            return torch.full((), float(len(self)), device=self.inputs.device)
         return (self.labels != IGNORED).sum().float()
 
     def arguments(self) -> dict[str, Any]:
@@ -101,7 +110,7 @@ def gather(fabric: Any, batch: Batch, *, even: bool) -> Batch:
         everything = fabric.all_gather(torch.cat([part, padding]))
         return torch.cat([rows[:count] for rows, count in zip(everything, counts, strict=True)])
 
-    return Batch(collect(batch.inputs), collect(batch.labels))
+    return Batch(collect(batch.inputs), each(collect, batch.labels))
 
 
 def shard(batches: Batches, rank: int, world_size: int) -> Batches:

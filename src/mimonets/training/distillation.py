@@ -11,9 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mimonets._answers import each
+from mimonets._inputs import KINDS
 from mimonets.checkpoints import load
 from mimonets.data.interface import IGNORED
+from mimonets.evaluation.metrics import class_last, has_classes, loss_of
 from mimonets.models import eval_mode
+from mimonets.models.surgery import answer_in
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.launch import make_fast
@@ -57,7 +61,7 @@ class Teacher:
         """
         return self.network is not self.student or active_streams > 1
 
-    def answer(self, batch: Batch) -> Tensor:
+    def answer(self, batch: Batch) -> Any:
         """Answer a batch, before the student does.
 
         A network that teaches itself changes its mode for this, and its batch norms must not move
@@ -65,8 +69,8 @@ class Teacher:
         """
         plain = self.call is self.network  # tensors of inference mode are not for compiled code
         with eval_mode(self.network, inference=plain):
-            logits: Tensor = self.call(batch.inputs, **self.options, **batch.arguments())
-        return logits.clone()  # what inference mode made cannot take part in a backward pass
+            answers = answer_in(self.call(batch.inputs, **self.options, **batch.arguments()))
+        return each(Tensor.clone, answers)  # no backward pass takes what inference mode made
 
 
 def make_teacher(
@@ -82,20 +86,28 @@ def make_teacher(
     return Teacher(student, config, device, network)
 
 
-def taught_loss(logits: Tensor, batch: Batch, config: TrainConfig, taught: Tensor | None) -> Tensor:
+def taught_loss(
+    answers: Any, batch: Batch, config: TrainConfig, taught: Any, loss: Any = None
+) -> Tensor:
     r"""Score answers by the labels and by the teacher's answers, if it was asked.
 
     .. math:: (1 - w) \, \ell(y, l) + w \, T^2 \,
         \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr)
 
     with w = ``config.distill`` and T = ``config.temperature``. Without a teacher it is the task's
-    loss alone.
+    loss alone. Answers that are no logits of classes are compared by their squared difference.
     """
-    loss = task_loss(logits, batch, config)
+    found = task_loss(answers, batch, config, loss)
     if taught is None:
-        return loss
-    scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
-    return torch.lerp(loss, soft_loss(logits, taught, scored, config.temperature), config.distill)
+        return found
+    labels = batch.labels
+    if has_classes(labels, answers):
+        scored = None if labels.ndim == 1 else labels.flatten() != IGNORED
+        rows, wanted = (class_last(one, labels) for one in (answers, taught))
+        soft = soft_loss(rows, wanted, scored, config.temperature)
+    else:
+        soft = loss_of("squared_error")(answers, each(Tensor.float, taught))
+    return torch.lerp(found, soft, config.distill)
 
 
 def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
@@ -132,4 +144,4 @@ def _of(network: Any, what: str) -> Any:
     if what == "classes":
         return getattr(getattr(network, "config", None), "num_classes", None)
     spec = network.default_input_spec() if hasattr(network, "default_input_spec") else None
-    return None if spec is None else {"image": "images", "tokens": "token ids"}[spec.kind]
+    return None if spec is None else KINDS[spec.kind]

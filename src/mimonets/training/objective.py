@@ -1,45 +1,28 @@
 """What training minimises: the task's loss and the two penalties. MIMONets, appendix B."""
 
+from dataclasses import replace
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets.data.interface import IGNORED
+from mimonets._answers import parts_of
+from mimonets.evaluation.metrics import class_last, has_classes, loss_of
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 
-# b batch   t tokens   c classes
 
-
-def task_loss(logits: Tensor, batch: Batch, config: TrainConfig) -> Tensor:
-    r"""Score answers (b, c), or (b, t, c) for next tokens, averaged over what has a label.
+def task_loss(answers: Any, batch: Batch, config: TrainConfig, loss: Any = None) -> Tensor:
+    r"""Score answers, averaged over what has a label: by ``config.loss``, or a function's own way.
 
     .. math:: \lambda \, \ell(y, l) + (1 - \lambda) \, \ell(y, l_\pi) \quad
         \text{for inputs mixed in the proportion } \lambda
     """
-    loss = _score(logits, batch.labels, config)
+    score = loss_of(config.loss if loss is None else loss, config.label_smoothing)
+    found = score(answers, batch.labels)
     if batch.mixed_in is None:
-        return loss
-    return torch.lerp(_score(logits, batch.mixed_in, config), loss, batch.share)
-
-
-def _score(logits: Tensor, labels: Tensor, config: TrainConfig) -> Tensor:
-    if config.loss == "cross_entropy":
-        return F.cross_entropy(
-            logits.flatten(0, -2),
-            labels.flatten(),
-            ignore_index=IGNORED,
-            label_smoothing=config.label_smoothing,
-        )
-    wanted = F.one_hot(labels.clamp_min(0), logits.shape[-1]).to(logits.dtype)
-    wanted = torch.lerp(
-        wanted, torch.full_like(wanted, 1 / wanted.shape[-1]), config.label_smoothing
-    )
-    if labels.ndim == 1:
-        return F.mse_loss(logits, 2 * wanted - 1)
-    scored = labels != IGNORED  # counted on the device: no step waits for the number
-    errors = F.mse_loss(logits, 2 * wanted - 1, reduction="none").mean(dim=-1)
-    return (errors * scored).sum() / scored.sum()
+        return found
+    return torch.lerp(score(answers, batch.mixed_in), found, batch.share)
 
 
 def penalty(model: nn.Module, config: TrainConfig) -> Tensor | float:
@@ -61,9 +44,24 @@ def penalty(model: nn.Module, config: TrainConfig) -> Tensor | float:
 
 
 @torch.no_grad()
-def count_right(logits: Tensor, batch: Batch) -> Tensor:
-    """Count answers that name the label; of a mixture, the larger part's."""
+def count_right(answers: Any, batch: Batch) -> Tensor:
+    """Count answers that name the label; of a mixture, the larger part's. NaN without classes."""
     labels = batch.labels
     if batch.mixed_in is not None and batch.share < 0.5:
         labels = batch.mixed_in
-    return (logits.argmax(dim=-1) == labels).sum()
+    if not has_classes(labels, answers):
+        return torch.full((), torch.nan, device=parts_of(answers)[0].device)
+    return (class_last(answers, labels).argmax(dim=-1) == labels).sum()
+
+
+def note_values(model: Any) -> None:
+    """Let a trained network say that its answers are values, to whoever exports or serves it."""
+    model.answer_kind = "values"
+    if getattr(model, "input_spec", None) is not None:
+        model.input_spec = replace(model.input_spec, answers="values")
+
+
+def judged_by_loss(config: TrainConfig, loss: Any, metrics: Any, labels: Any) -> bool:
+    """Tell whether validation goes by the loss, as no input has one right class."""
+    own = loss is not None or bool(metrics) or config.loss == "binary"
+    return own or not has_classes(labels) or labels.ndim > 2

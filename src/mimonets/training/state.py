@@ -1,5 +1,6 @@
 """Everything that a run carries from one step to the next, and that a checkpoint remembers."""
 
+import math
 import time
 from typing import Any
 
@@ -28,6 +29,8 @@ class TrainState:
         config: TrainConfig,
         steps_per_epoch: int,
         teacher: nn.Module | None = None,
+        loss: Any = None,
+        metrics: Any = (),
     ) -> None:
         self.fabric = fabric
         self.config = config = fit_memory(model, config, free_memory(fabric.device))
@@ -46,7 +49,8 @@ class TrainState:
         self.teacher = make_teacher(model, config, fabric.device, teacher)
         self.tally = Tally(fabric.device)
         self.step = 0
-        self.best = -1.0  # validation accuracy
+        self.loss, self.metrics = loss, metrics  # of the caller; None: the config's
+        self.best = -math.inf  # validation accuracy, or loss below zero
         self.best_step = 0  # when it was reached; 0: nothing was measured
         self._seconds = 0.0  # before this process took over
         self._started = time.perf_counter()

@@ -160,13 +160,13 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
         with fabric.autocast():
             taught = None if teacher is None else teacher.answer(piece)
         with fabric.no_backward_sync(state.network, enabled=not last):
-            logits = state.network(piece.inputs, **plan.point.options, **piece.arguments())
-            loss = taught_loss(logits, piece, config, taught)
+            answers = state.network(piece.inputs, **plan.point.options, **piece.arguments())
+            loss = taught_loss(answers, piece, config, taught, state.loss)
             if len(pieces) > 1:
                 loss = loss * (piece.scored / batch.scored.clamp_min(1))
             fabric.backward(loss + penalty(state.model, config) if last else loss)
         total += loss.detach()
-        right += count_right(logits, piece)
+        right += count_right(answers, piece)
     return total, right
 
 
