@@ -33,8 +33,8 @@ $(VENV)/installed-%: $(BIN)/python pyproject.toml constraints.txt src/mimonets/_
 	@touch $@
 
 # A group of pyproject.toml (PEP 735) and the extras that go with it. pip 25.1 has --group; this works with older ones.
-EXTRAS_test := demo,export,hub,serve
-EXTRAS_lint := cli,data,export,hub,serve
+EXTRAS_test := demo,export,grpc,hub,tracing
+EXTRAS_lint := cli,data,export,grpc,hub,tracing
 EXTRAS_docs := train
 $(VENV)/group-%: $(BIN)/python pyproject.toml constraints.txt src/mimonets/__init__.py
 	@echo "==> installing mimonets[$(EXTRAS_$*)] and the group $* into $(VENV)"

@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+import tritonclient.grpc as triton
 from torch import nn
 
 import mimonets as mn
@@ -55,10 +56,10 @@ def request(count=1):
 def process(tmp_path_factory):
     folder = small_model(tmp_path_factory.mktemp("served") / "small")
     (folder.parent / "tmp").mkdir()
-    port = free_port()
+    port, grpc_port = free_port(), free_port()
     command = [sys.executable, "-m", "mimonets.cli.main", "serve", str(folder), "--port", str(port)]
     process = subprocess.Popen(
-        [*command, "--slo-ms", "20000"],
+        [*command, "--slo-ms", "20000", "--grpc-port", str(grpc_port)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder.parent / "tmp")},
@@ -71,21 +72,27 @@ def process(tmp_path_factory):
                 if httpx.get(f"{url}/v2/health/ready").status_code == 200:
                     break
             time.sleep(0.1)
-        yield process, url, folder.parent / "tmp"
+        yield process, url, f"127.0.0.1:{grpc_port}", folder.parent / "tmp"
     finally:
         process.kill()
         process.communicate()
 
 
 def test_it_serves_reloads_and_drains(process):
-    running, url, temporary = process
+    running, url, grpc_address, temporary = process
     infer = f"{url}/v2/models/small/infer"
     first = httpx.post(infer, json=request(3))
+    assert first.status_code == 200, first.text
     assert first.json()["outputs"][0]["shape"] == [3, 10]
     assert httpx.get(url).status_code == 200
     assert "default-src 'none'" in httpx.get(url).headers["content-security-policy"]
     assert httpx.get(f"{url}/v1/demo").status_code == 404, "no demo was asked for"
     assert httpx.get(url, headers={"host": "evil.example"}).status_code == 421
+
+    given = triton.InferInput("input", [3, 1, 8, 8], "FP32")
+    given.set_data_from_numpy(np.zeros((3, 1, 8, 8), np.float32))
+    with triton.InferenceServerClient(grpc_address) as client:
+        assert client.infer("small", [given]).as_numpy("logits").shape == (3, 10)
 
     running.send_signal(signal.SIGHUP)
     until = time.monotonic() + 30
@@ -118,6 +125,7 @@ def test_mistakes_are_named_in_one_line(tmp_path, capsys):
         (["serve", str(tmp_path / "nothing")], "is no folder"),
         (["serve", folder, "--host", "0.0.0.0"], "reachable from elsewhere: give --keys"),
         (["serve", folder, "--theta", "3"], "theta=3.0 must be"),
+        (["serve", folder, "--ray", "2", "--grpc-port", "8001"], "leave out --ray"),
         (["serve", f"a={folder}", f"a={folder}"], "same name"),
         (["serve", folder, "--demo"], "does not say which recipe and data"),
         (["serve", folder, "--demo", "--keys", "keys.json"], "leave out --keys or --demo"),

@@ -524,6 +524,50 @@ def test_11_a_deterministic_answer_does_not_depend_on_who_else_asks():
 # Beyond the eleven.
 
 
+@pytest.mark.parametrize(("by_group", "slow"), [(False, "bits"), (True, "rounding")])
+def test_11_metadata_say_which_answers_depend_on_neighbours(by_group, slow):
+    async def call(client, server):
+        return (await client.get("/v2/models/digits")).json()["parameters"]["modes"]
+
+    engine = FakeEngine()
+    engine.by_group = by_group  # answers depend on the size of the batch
+    found = {one["active_streams"]: one["independent"] for one in once(call, engine=engine)}
+    assert found == {1: slow, 2: "no", 4: "no"}
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "torch"])
+def test_11_promises_hold_bit_for_bit_in_a_real_engine(exported, backend):
+    """Slow answers where the point says bits, and deterministic ones always."""
+    network = superposed("digits", Engine(exported, backend, 1))
+    inputs = np.random.default_rng(1).standard_normal((17, 1, 8, 8), dtype=np.float32)
+
+    async def outputs(server, options, rows):
+        request = await server.answer(server.find("digits"), rows, options, EVERYONE)
+        return np.stack([answer.output for answer in request.answers])
+
+    async def main():
+        server = make_server(models={"digits": lambda: network}, slo=60.0)
+        await server.start()
+        slowest = server.find("digits").queue.policy.points[0]
+        found = {}
+        for name, options in (
+            ("deterministic", RequestOptions(deterministic=True)),
+            ("slow", RequestOptions(speed="slow")),
+        ):
+            alone = [await outputs(server, options, inputs[row : row + 1]) for row in range(17)]
+            beside = [outputs(server, RequestOptions(), 2 * inputs) for _ in range(3)]
+            together, *_ = await asyncio.gather(outputs(server, options, inputs), *beside)
+            found[name] = np.array_equal(together, np.concatenate(alone))
+            np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-3, atol=1e-4)
+        await server.stop(timeout=5)
+        return slowest, found
+
+    slowest, found = asyncio.run(main())
+    assert slowest.inputs_per_pass == 1
+    assert found["deterministic"]
+    assert found["slow"] or slowest.independent == "rounding"
+
+
 def test_tenants_never_share_a_call_of_one_group():
     keys = Tenants(
         {f"key-of-{name}-key-of-{name}": Tenant(name=name, shares=name in "cd") for name in "abcd"}

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mimonets._extras import install_line
+from mimonets._extras import install_line, need
 from mimonets._memory import keep_freed_memory
 from mimonets.cli._options import NETWORK_HELP, add_imports, fraction, positive, replicas, shrinks
 
@@ -33,8 +33,8 @@ def add_parser(subparsers: Any) -> None:
         help="a server that chooses the operating point by load",
         description="Answer requests with trained or exported networks. The server runs at the "
         "most accurate operating point at which everything that waits is still answered in time. "
-        "It speaks the Open Inference Protocol v2 over HTTP. SIGHUP loads the models again; "
-        "SIGTERM answers what is queued and stops.",
+        "It speaks the Open Inference Protocol v2 over HTTP and gRPC. SIGHUP loads the models "
+        "again; SIGTERM answers what is queued and stops.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -70,6 +70,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
     parser.add_argument("--port", type=port, default=8000, help="%(default)s")
+    parser.add_argument(
+        "--grpc-port", type=port, metavar="PORT", help="also answer gRPC here (8001 is usual)"
+    )
+    parser.add_argument(
+        "--trace", metavar="URL", help="send OpenTelemetry spans there (http://localhost:4318)"
+    )
     parser.add_argument(
         "--keys", metavar="FILE", help="JSON with API keys and tenants; needed beyond this host"
     )
@@ -126,8 +132,14 @@ def run(args: Namespace) -> None:
     from mimonets.loadtest.demo import DemoLoad
 
     if args.ray:
+        if args.grpc_port:
+            raise ValueError("--grpc-port is for one server: leave it out, or leave out --ray.")
         _run_on_ray(args)
         return
+    if args.grpc_port:
+        what = "--grpc-port"
+        for module in ("grpc", "tritonclient.grpc"):
+            need(module, "grpcio and tritonclient", extra="grpc", what=what)
     if args.demo and args.keys:
         raise ValueError(
             "--demo sends a load of its own, which has no key: leave out --keys or --demo."
@@ -138,6 +150,8 @@ def run(args: Namespace) -> None:
     server = make_server(args)
     chosen = ", ".join(server.loaders)
     address = f"http://{args.host}:{args.port}"
+    if args.grpc_port:
+        address += f" and, by gRPC, {args.host}:{args.grpc_port}"
     server.on_ready = lambda: print(f"Serving {chosen} at {address}. Ctrl-C stops.", flush=True)
     print(f"Loading {chosen} ...", flush=True)
     with tempfile.TemporaryDirectory() as place:
@@ -146,7 +160,7 @@ def run(args: Namespace) -> None:
             name, folders = name_and_folders((args.models or [DEFAULT])[0])
             samples = write_samples(folders[0], Path(place) / "samples.npz")
             demo = DemoLoad(f"http://127.0.0.1:{args.port}/v2/models/{name}", str(samples), facts)
-        run_server(server, host=args.host, port=args.port, demo=demo)
+        run_server(server, host=args.host, port=args.port, demo=demo, grpc_port=args.grpc_port)
 
 
 def port(text: str) -> int:
@@ -193,7 +207,15 @@ def make_server(args: Namespace) -> Any:
         max_queued_inputs=args.max_queued,
         hosts=("localhost", "127.0.0.1", "::1", args.host) if is_private else None,
     )
-    return Server(loaders, settings, tenants)
+    server = Server(loaders, settings, tenants)
+    if args.trace:
+        what = ("opentelemetry-sdk and its exporter", "tracing", "--trace")
+        for module in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+            need(module, what[0], extra=what[1], what=what[2])
+        from mimonets.serving.tracing import Tracing, export_to
+
+        server.tracing = Tracing(export_to(args.trace), server.clock)
+    return server
 
 
 def on_ray(settings: Mapping[str, str]) -> Any:

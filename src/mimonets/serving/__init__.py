@@ -5,6 +5,7 @@ One request on its way through the server::
     connections.py          bytes of a client  -> a request of HTTP, in time
     bodies.py, decoders.py  its body           -> bytes, counted; files by images.py, on threads
     infer.py, classify.py   bytes of HTTP      -> RequestHeader and inputs, by protocol.py
+    grpc.py                 messages of gRPC   -> the same, through the same checks
     request_options.py      what it asks for   -> InferenceRequest, with a deadline
     batcher.py              admitted           -> QueuedInput, one for each input, in a ModelQueue
     policy.py               chosen to run now  -> Job: groups of inputs, each at a ServedPoint

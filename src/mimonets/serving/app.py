@@ -21,7 +21,7 @@ from mimonets.serving.infer import (
     write_error,
 )
 from mimonets.serving.infer import infer as answer_inference
-from mimonets.serving.protocol import describe
+from mimonets.serving.protocol import EXTENSIONS, describe
 from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server, Version
 from mimonets.serving.tenants import Tenant
@@ -130,7 +130,7 @@ def _add_health(app: FastAPI, server: Server) -> None:
             {
                 "name": "mimonets",
                 "version": installed("mimonets"),
-                "extensions": ["binary_tensor_data", "classification", "model_repository"],
+                "extensions": EXTENSIONS,
             }
         )
 
@@ -201,11 +201,5 @@ def _add_models(app: FastAPI, server: Server) -> None:
 
     @app.post("/v2/repository/models/{name}/load")
     async def load(request: Request, name: str) -> Response:
-        tenant = authorise(request, server)
-        if not tenant.admin:
-            raise RequestError(403, 'Loading models needs a key with "admin": true.')
-        try:
-            version = await server.load(name)
-        except (ValueError, OSError) as problem:
-            raise RequestError(400, f"{name} stays as it is: {problem}") from None
+        version = await server.load_for(authorise(request, server), name)
         return json_response({"name": name, "version": version.number})

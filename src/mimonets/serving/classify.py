@@ -54,7 +54,8 @@ def add_classify(app: FastAPI, server: Server) -> None:
     @app.post("/v1/classify", openapi_extra=BODY)
     async def classify(request: Request) -> Response:
         begun = server.clock()
-        with CountedRequest(server, next(iter(server.loaders))) as counted:
+        given = headers_by_name(request.headers.raw)
+        with CountedRequest(server, next(iter(server.loaders)), given) as counted:
             return await answer_files(request, begun, counted)
 
     async def answer_files(request: Request, begun: float, counted: CountedRequest) -> Response:

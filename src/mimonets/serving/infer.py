@@ -134,7 +134,7 @@ async def infer(
     """Answer one inference request: status, headers and body."""
     begun, given = server.clock(), headers_by_name(raw_headers)
     try:
-        with CountedRequest(server, name):
+        with CountedRequest(server, name, given):
             tenant = find_tenant(server, given)
             found = server.find(name, number)
             length = given.get(b"inference-header-content-length")

@@ -56,6 +56,9 @@ class ServedPoint(OperatingPoint):
     family: str = ""  # points of one family share c, p and s
     time: ServiceTime = UNMEASURED
     confidence: float | None = None  # cascade: answers below it are worth a rerun in slow mode
+    # What neighbours change: "no", the answer depends on them; "rounding", on how many there are,
+    # by rounding; "bits", nothing. Found when a network is loaded.
+    independent: str = "no"
 
     @property
     def cost(self) -> float:

@@ -21,6 +21,7 @@ from mimonets.serving.request_options import RequestError, RequestOptions, is_co
 
 MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
 PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
+EXTENSIONS = ("binary_tensor_data", "classification", "model_repository")
 LONGEST_JSON = 8 * 2**20  # bytes: all threads wait while JSON is decoded
 INPUT, OUTPUTS = "input", ("logits", "probabilities", "label")
 DATATYPES: dict[str, np.dtype[Any]] = {
@@ -90,11 +91,15 @@ def decode_request(
                 f"{len(text)} bytes of JSON; at most {longest} are taken for this network: send "
                 f"fewer inputs, or binary tensors.",
             )
-        header = _read_header(text, spec, max_inputs)
+        header = read_header(read_json(text), spec, max_inputs)
         if known is not None:
             known.remember(text, header)
-    tensor = _read_tensor(header, body[cut:])
-    return header, check_inputs(tensor, spec, takes_short=takes_short)
+    return header, read_inputs(header, body[cut:], spec, takes_short=takes_short)
+
+
+def read_inputs(header: RequestHeader, raw: bytes, spec: InputSpec, *, takes_short: bool) -> Array:
+    """Read the tensor of a request, from its JSON or the bytes after it, and check it."""
+    return check_inputs(_read_tensor(header, raw), spec, takes_short=takes_short)
 
 
 def largest_body(spec: InputSpec, max_inputs: int) -> int:
@@ -119,13 +124,9 @@ def encode_response(
     request: InferenceRequest, asked: RequestHeader, spec: InputSpec
 ) -> tuple[bytes, int | None]:
     """Encode the answers; returns the body and, if it has binary tensors, the header's length."""
-    found = [answer.output for answer in request.answers if answer is not None]
-    logits = np.asarray(found[0])[np.newaxis] if len(found) == 1 else np.stack(found)
-    if not logits.dtype.names:
-        logits = logits.astype(np.float32, copy=False)
     tensors, raw = [], b""
-    for wanted, binary, classes in asked.outputs:
-        described, data = _output(wanted, logits, classes, spec)
+    found = zip(asked.outputs, make_outputs(request, asked, spec), strict=True)
+    for (_, binary, _), (described, data) in found:
         if binary:
             described["parameters"] = {"binary_data_size": len(data)}
             described.pop("data", None)
@@ -144,6 +145,17 @@ def encode_response(
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     is_binary = any(binary for _, binary, _ in asked.outputs)
     return (text + raw, len(text)) if is_binary else (text, None)
+
+
+def make_outputs(
+    request: InferenceRequest, asked: RequestHeader, spec: InputSpec
+) -> list[tuple[dict[str, Any], bytes]]:
+    """Make the tensors that were asked for: each as JSON, and its content as bytes."""
+    found = [answer.output for answer in request.answers if answer is not None]
+    logits = np.asarray(found[0])[np.newaxis] if len(found) == 1 else np.stack(found)
+    if not logits.dtype.names:
+        logits = logits.astype(np.float32, copy=False)
+    return [_output(wanted, logits, classes, spec) for wanted, _, classes in asked.outputs]
 
 
 def response_parameters(request: InferenceRequest) -> dict[str, Any]:
@@ -184,6 +196,7 @@ def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
             "name": point.name,
             "accuracy": point.accuracy,
             "pass_ms": round(1000 * point.seconds(point.inputs_per_pass), 3),
+            "independent": point.independent,
         }
         for point in queue.policy.points
     ]
@@ -217,8 +230,8 @@ def _read_length(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
 
 
-def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader:
-    header = read_json(text)
+def read_header(header: dict[str, Any], spec: InputSpec, max_inputs: int) -> RequestHeader:
+    """Read what the JSON of a request says; raises RequestError."""
     inputs = header.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise RequestError(400, f'One tensor is wanted: "inputs": [{{"name": "{INPUT}", ...}}].')

@@ -18,6 +18,7 @@ from mimonets.serving.connections import connection_class
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
 
+GRPC_GRACE = 2  # seconds for answers that are on their way
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
 BODY_GRACE = 1.0  # seconds for requests that are still being sent then
 LAST_WORDS = 1.0  # seconds for clients to read the last answers
@@ -128,7 +129,12 @@ def make_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
 
 
 def run_server(
-    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: Any = None
+    server: Server,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    demo: Any = None,
+    grpc_port: int | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
     check_host(host, server)
@@ -143,12 +149,17 @@ def run_server(
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
-        loop.run(_serve(runner, server, demo))
+        loop.run(_serve(runner, server, demo, (host, grpc_port)))
     if server.failure is not None:
         raise server.failure
 
 
-async def _serve(runner: _Runner, server: Server, demo: Any) -> None:
+async def _serve(
+    runner: _Runner,
+    server: Server,
+    demo: Any,
+    grpc_address: tuple[str, int | None] = ("", None),
+) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
@@ -167,8 +178,15 @@ async def _serve(runner: _Runner, server: Server, demo: Any) -> None:
 
     with contextlib.suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
         loop.add_signal_handler(signal.SIGHUP, start_reload)
+    calls, (host, grpc_port) = None, grpc_address
+    if grpc_port is not None:
+        from mimonets.serving.grpc import start_grpc
+
+        calls, _ = await start_grpc(server, host, grpc_port)
     try:
         await runner.serve()
     finally:
+        if calls is not None:
+            await calls.stop(GRPC_GRACE)  # what was admitted is answered already
         if demo is not None:
             await demo.stop()

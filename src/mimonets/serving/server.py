@@ -97,6 +97,7 @@ class Server:
         )
         self.decoders = Decoders(clock, self.tenants.share)
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self.tracing: Any = None  # a serving.tracing.Tracing, where spans are wanted
         self.models: dict[str, Version] = {}
         self.is_draining = False
         self.failure: BaseException | None = None  # why the models could not be loaded at the start
@@ -136,6 +137,8 @@ class Server:
         await loop.run_in_executor(None, self.worker.stop, timeout)
         self.pool.shutdown(wait=False)
         self.decoders.stop()
+        if self.tracing is not None:
+            await loop.run_in_executor(None, self.tracing.stop)
 
     async def load(self, name: str) -> Version:
         """Load a model, or load it again, without a gap.
@@ -157,6 +160,15 @@ class Server:
         while old is not None and not self.worker.remove_queue(old.queue):
             await asyncio.sleep(0.005)
         return version
+
+    async def load_for(self, tenant: Tenant, name: str) -> Version:
+        """Load a model for a client; raises RequestError: 400, 403, 404."""
+        if not tenant.admin:
+            raise RequestError(403, 'Loading models needs a key with "admin": true.')
+        try:
+            return await self.load(name)
+        except (ValueError, OSError) as problem:
+            raise RequestError(400, f"{name} stays as it is: {problem}") from None
 
     async def _open(self, name: str) -> tuple[Network, list[ServedPoint]]:
         """Read, run and measure a network; whatever is wrong with it is one sentence."""
@@ -240,6 +252,8 @@ class Server:
         if request.error is not None:
             raise RequestError(500, str(request.error))
         self.metrics.answered(request)
+        if self.tracing is not None:
+            self.tracing.answered(request, arrival, now)
         return request
 
     async def _wait(
@@ -289,12 +303,22 @@ def _stop_waiting(request: InferenceRequest, leaving: asyncio.Task[None]) -> Non
 
 
 class CountedRequest:
-    """Counts what becomes of a request, whoever refuses it: ``with CountedRequest(...): ...``."""
+    """Counts what becomes of a request, whoever refuses it: ``with CountedRequest(...): ...``.
 
-    def __init__(self, server: Server, name: str) -> None:
+    Where the server traces, it is a span as well; its headers may say to which trace it belongs.
+    """
+
+    def __init__(
+        self, server: Server, name: str, headers: Mapping[bytes, bytes] | None = None
+    ) -> None:
         self._server, self.name = server, name
+        self._traced = self._span = None
+        if server.tracing is not None:
+            self._traced = server.tracing.request(headers or {})
 
     def __enter__(self) -> "CountedRequest":
+        if self._traced is not None:
+            self._span = self._traced.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -303,5 +327,8 @@ class CountedRequest:
             status = error.status
         elif isinstance(error, asyncio.CancelledError):
             status = 499
-        known = self.name in self._server.loaders  # clients must not make labels
-        self._server.metrics.ended(self.name if known else "", status)
+        name = self.name if self.name in self._server.loaders else ""  # clients make no labels
+        self._server.metrics.ended(name, status)
+        if self._traced is not None:
+            self._server.tracing.end(self._span, name, status)
+            self._traced.__exit__(None, None, None)

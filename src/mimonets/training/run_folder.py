@@ -153,11 +153,11 @@ class RunFolder:
         """Write down what is trained, once it is known to work: after the first step."""
         if not self.writes or self._identity is None:
             return
-        settings, self._identity = self._identity.settings, None
-        self.checkpoint.parent.mkdir(exist_ok=True)
         import yaml
 
-        write_text(self._recipe, yaml.safe_dump(settings, sort_keys=False))
+        write_text(self._recipe, yaml.safe_dump(self._identity.settings, sort_keys=False))
+        self._identity = None
+        self.checkpoint.parent.mkdir(exist_ok=True)
         where = self.folder / "environment.json"
         if not where.exists():
             write_text(where, json.dumps(environment(), indent=2) + "\n")

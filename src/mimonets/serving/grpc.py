@@ -1,0 +1,324 @@
+"""gRPC: the Open Inference Protocol v2 beside HTTP, in the same event loop, by the same rules.
+
+Messages are the classes that were generated for NVIDIA's client (``tritonclient``); the service
+needs none of its other parts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version as installed
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2 as messages
+
+from mimonets.serving.bodies import Body
+from mimonets.serving.infer import BINARY_ON_LOOP, FAULT, error_headers, find_tenant
+from mimonets.serving.operating_points import Array
+from mimonets.serving.protocol import (
+    DATATYPES,
+    EXTENSIONS,
+    RequestHeader,
+    describe,
+    make_outputs,
+    read_header,
+    read_inputs,
+    response_parameters,
+)
+from mimonets.serving.request_options import RequestError
+from mimonets.serving.server import CountedRequest, Server, Version
+from mimonets.serving.tenants import Tenant
+
+log = logging.getLogger(__name__)
+Context = Any  # a grpc.aio.ServicerContext
+NAME = "inference.GRPCInferenceService"
+MOST_CALLS = 1024  # under way at once; more are refused
+LONGEST = 3600.0  # seconds: a deadline that is later is none
+# Which field of InferTensorContents holds the numbers of a type; FP16 has none.
+TYPED = {
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+}
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+async def start_grpc(server: Server, host: str, port: int) -> tuple[Any, int]:
+    """Listen for gRPC on the running loop; returns what to stop, and the port."""
+    most = min(server.settings.max_body, server.settings.max_receiving)
+    listening = grpc.aio.server(
+        maximum_concurrent_rpcs=MOST_CALLS,
+        options=[
+            ("grpc.max_receive_message_length", most),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
+            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small body stays small
+        ],
+    )
+    listening.add_generic_rpc_handlers((_handlers(Service(server)),))
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = listening.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise OSError(f"gRPC cannot listen at {address}: choose another --grpc-port.")
+    await listening.start()
+    return listening, bound
+
+
+def _handlers(service: "Service") -> Any:
+    """Make the handlers of all calls that are answered; gRPC refuses the others by itself."""
+    calls: dict[str, Callable[[Any, Context], Awaitable[Any]]] = {
+        "ServerLive": service.live,
+        "ServerReady": service.ready,
+        "ServerMetadata": service.metadata,
+        "ModelReady": service.model_ready,
+        "ModelMetadata": service.model_metadata,
+        "RepositoryIndex": service.index,
+        "RepositoryModelLoad": service.load,
+    }
+    found = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _answered(call),
+            request_deserializer=getattr(messages, f"{name}Request").FromString,
+            response_serializer=getattr(messages, f"{name}Response").SerializeToString,
+        )
+        for name, call in calls.items()
+    }
+    # As a stream of one message, which looks the same to a client: its key is checked before its
+    # tensors are read, and there is a limit to how long they may take.
+    found["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
+        _answered(service.infer),
+        request_deserializer=None,  # its bytes are counted first
+        response_serializer=messages.ModelInferResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(NAME, found)
+
+
+def _answered(
+    call: Callable[[Any, Context], Awaitable[Any]],
+) -> Callable[[Any, Context], Awaitable[Any]]:
+    """Turn what a call raises into a status; nothing is logged that a client did wrong."""
+
+    async def answer(request: Any, context: Context) -> Any:
+        try:
+            return await call(request, context)
+        except RequestError as problem:
+            words = [(name.decode(), value.decode()) for name, value in error_headers(problem)]
+            retry = tuple(pair for pair in words if pair[0] == "retry-after")
+            code = CODES.get(problem.status, grpc.StatusCode.UNKNOWN)
+            await context.abort(code, str(problem), trailing_metadata=retry)
+        except Exception:
+            log.exception("a call by gRPC failed")
+            await context.abort(grpc.StatusCode.INTERNAL, FAULT)
+
+    return answer
+
+
+class Service:
+    """The calls of the protocol; each answers a message or raises RequestError."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def live(self, request: Any, context: Context) -> Any:
+        """Tell whether queued work progresses."""
+        return messages.ServerLiveResponse(live=self._server.worker.is_live())
+
+    async def ready(self, request: Any, context: Context) -> Any:
+        """Tell whether all models answer."""
+        is_ready = self._server.is_ready and self._server.worker.is_live()
+        return messages.ServerReadyResponse(ready=is_ready)
+
+    async def metadata(self, request: Any, context: Context) -> Any:
+        """Name the server."""
+        return messages.ServerMetadataResponse(
+            name="mimonets", version=installed("mimonets"), extensions=EXTENSIONS
+        )
+
+    async def model_ready(self, request: Any, context: Context) -> Any:
+        """Tell whether a model answers."""
+        try:
+            self._find(request.name, request.version, context)
+        except RequestError as problem:
+            if problem.status != 503:
+                raise
+            return messages.ModelReadyResponse(ready=False)
+        return messages.ModelReadyResponse(ready=True)
+
+    async def model_metadata(self, request: Any, context: Context) -> Any:
+        """Describe a model; its modes are in the metadata over HTTP, this message has no room."""
+        found = self._find(request.name, request.version, context)
+        described = describe(found.queue, found.network, self._server.settings.slo)
+        described.pop("parameters")
+        return messages.ModelMetadataResponse(**described)
+
+    async def index(self, request: Any, context: Context) -> Any:
+        """List the models."""
+        self._tenant(context)
+        entries = [
+            messages.RepositoryIndexResponse.ModelIndex(
+                name=name, version=version.number, state="READY"
+            )
+            for name, version in self._server.models.items()
+        ]
+        return messages.RepositoryIndexResponse(models=entries)
+
+    async def load(self, request: Any, context: Context) -> Any:
+        """Load a model again."""
+        await self._server.load_for(self._tenant(context), request.model_name)
+        return messages.RepositoryModelLoadResponse()
+
+    async def infer(self, requests: Any, context: Context) -> Any:
+        """Answer the one message of an inference request."""
+        server, begun = self._server, self._server.clock()
+        remaining = context.time_remaining()
+        with CountedRequest(server, "", _metadata(context)) as counted:
+            tenant = self._tenant(context)
+            with Body(server.bodies, tenant.name) as body:
+                content = await body.read(partial(_receive, context), {}, server.settings.max_body)
+                decode = partial(self._decode, content, counted)
+                if len(content) <= BINARY_ON_LOOP:
+                    request, found, header, inputs = decode()
+                else:
+                    until = begun + server.settings.body_timeout
+                    request, found, header, inputs = await server.decoders.run(
+                        tenant.name, until, _never, lambda check: decode()
+                    )
+            options = header.options
+            if remaining is not None and remaining < LONGEST:
+                options = replace(options, timeout=min(remaining, options.timeout or remaining))
+            answered = await server.answer(found, inputs, options, tenant, begun=begun)
+        spec = found.network.input_spec
+        outputs, facts = make_outputs(answered, header, spec), response_parameters(answered)
+        if spec.answers == "values":
+            del facts["confidence"]  # which classes have
+        return messages.ModelInferResponse(
+            model_name=answered.queue.name,
+            model_version=answered.queue.version,
+            id=request.id,
+            parameters={name: _parameter(value) for name, value in facts.items()},
+            outputs=[
+                messages.ModelInferResponse.InferOutputTensor(
+                    name=one["name"], datatype=one["datatype"], shape=one["shape"]
+                )
+                for one, _ in outputs
+            ],
+            raw_output_contents=[content for _, content in outputs],
+        )
+
+    def _decode(
+        self, content: bytes, counted: CountedRequest
+    ) -> tuple[Any, Version, RequestHeader, Array]:
+        """Read a message: itself, the model that it asks, what it asks for and its inputs."""
+        try:
+            request = messages.ModelInferRequest.FromString(content)
+        except DecodeError:
+            raise RequestError(400, "The message is no ModelInferRequest.") from None
+        counted.name = request.model_name
+        found = self._server.find(request.model_name, request.model_version or None)
+        raw, described = _as_json(request)
+        spec = found.network.input_spec
+        header = read_header(described, spec, self._server.settings.max_inputs)
+        inputs = read_inputs(header, raw, spec, takes_short=found.network.takes_short)
+        return request, found, header, inputs
+
+    def _tenant(self, context: Context) -> Tenant:
+        return find_tenant(self._server, _metadata(context))
+
+    def _find(self, name: str, number: str, context: Context) -> Version:
+        self._tenant(context)
+        return self._server.find(name, number or None)
+
+
+def _metadata(context: Context) -> dict[bytes, bytes]:
+    """Give the metadata of a call as headers of HTTP."""
+    return {
+        name.encode(): value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+        for name, value in context.invocation_metadata() or ()
+    }
+
+
+async def _never() -> None:
+    """Wait for a client that leaves: gRPC cancels its call itself."""
+    await asyncio.Event().wait()
+
+
+async def _receive(context: Context) -> dict[str, Any]:
+    """Receive the message of a call like the body of a request."""
+    content = await context.read()
+    if content is grpc.aio.EOF:
+        raise RequestError(400, "The call ended without a message.")
+    return {"type": "http.request", "body": content}
+
+
+def _as_json(request: Any) -> tuple[bytes, dict[str, Any]]:
+    """Turn a message into its tensor as bytes, and the JSON that HTTP would have brought."""
+    if len(request.inputs) > 1 or len(request.raw_input_contents) > 1:
+        raise RequestError(400, "One tensor is wanted, not several.")
+    inputs, raw = [], b""
+    for given in request.inputs:
+        raw = _tensor(given, request.raw_input_contents)
+        inputs.append(
+            {
+                "name": given.name,
+                "datatype": given.datatype,
+                "shape": list(given.shape),
+                "parameters": {"binary_data_size": len(raw)},
+            }
+        )
+    return raw, {
+        "inputs": inputs,
+        "outputs": [
+            {"name": one.name, "parameters": _plain(one.parameters)} for one in request.outputs
+        ],
+        "parameters": _plain(request.parameters),
+    }
+
+
+def _tensor(given: Any, raw: Any) -> bytes:
+    """Find the numbers of a tensor, beside it or inside of it, as bytes."""
+    if len(raw):
+        if given.HasField("contents"):
+            raise RequestError(400, "A tensor has raw_input_contents or contents, not both.")
+        return bytes(raw[0])
+    field = TYPED.get(given.datatype)
+    if field is None:
+        if given.datatype in DATATYPES:
+            raise RequestError(400, f"{given.datatype} has no typed contents: send raw ones.")
+        return b""  # an unknown type, named below
+    numbers = np.array(getattr(given.contents, field))
+    if given.datatype == "UINT8" and numbers.max(initial=0) > 255:
+        raise RequestError(400, "The contents do not fit UINT8.")
+    return numbers.astype(DATATYPES[given.datatype]).tobytes()
+
+
+def _plain(parameters: Any) -> dict[str, Any]:
+    """Turn parameters into plain values."""
+    chosen = {name: value.WhichOneof("parameter_choice") for name, value in parameters.items()}
+    return {name: getattr(parameters[name], kind) for name, kind in chosen.items() if kind}
+
+
+def _parameter(value: Any) -> Any:
+    kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    return messages.InferParameter(**{kinds[type(value)]: value})
