@@ -100,8 +100,8 @@ def attend_in_parallel(
     """Attend causally as :func:`attend` does, in all chunks at once.
 
     No loop depends on the number of tokens, so a GPU is not kept waiting for many small operators,
-    and a graph that is traced once serves every length. It holds A and C of every chunk, and with :class:`SoftmaxFeatures` all tokens share a scale, not
-    those of a chunk only.
+    and a graph that is traced once serves every length. It holds A and C of every chunk, and with
+    :class:`SoftmaxFeatures` all tokens share a scale, not those of a chunk only.
     """
     phi_k, peak = _key_features(k, feature_map, None, mask)
     tokens = q.shape[-2]

@@ -1,6 +1,6 @@
 """Keep convolutions close to isometries, so that streams stay apart. MIMONets, appendix B.2."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,13 +63,11 @@ def _twice_the_penalty(
     if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
     if device.type == "cpu" and len(weight) > FEW_MAPS:
-        distance: Tensor = _ByShifts.apply(weight, down, right, dtype)
-        return distance
+        return cast(Tensor, _ByShifts.apply(weight, down, right, dtype))
     kind = (weight.shape[2], weight.shape[3], down, right, dtype)
     if kind not in pairs:
         pairs[kind] = pairs_of_shifts(*kind, device)
-    distance = _ByTaps.apply(weight, pairs[kind])
-    return distance
+    return cast(Tensor, _ByTaps.apply(weight, pairs[kind]))
 
 
 def pairs_of_shifts(

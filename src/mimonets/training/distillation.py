@@ -8,16 +8,13 @@ pass, and gets no gradient.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets.checkpoints import load
-from mimonets.data.interface import IGNORED
 from mimonets.models import eval_mode
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.launch import make_fast
-from mimonets.training.objective import task_loss
 
 # b answers   c classes
 
@@ -80,35 +77,6 @@ def make_teacher(
     if network is None and config.teacher is None:
         return None
     return Teacher(student, config, device, network)
-
-
-def taught_loss(logits: Tensor, batch: Batch, config: TrainConfig, taught: Tensor | None) -> Tensor:
-    r"""Score answers by the labels and by the teacher's answers, if it was asked.
-
-    .. math:: (1 - w) \, \ell(y, l) + w \, T^2 \,
-        \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr)
-
-    with w = ``config.distill`` and T = ``config.temperature``. Without a teacher it is the task's
-    loss alone.
-    """
-    loss = task_loss(logits, batch, config)
-    if taught is None:
-        return loss
-    scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
-    return torch.lerp(loss, soft_loss(logits, taught, scored, config.temperature), config.distill)
-
-
-def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
-    """Compare softened answers (..., c): T^2 times the KL divergence, averaged.
-
-    Over those that are ``scored`` (...), or all without it, which spares waiting for the device.
-    """
-    rows = slice(None) if scored is None else scored
-    found, target = (
-        F.log_softmax(x.flatten(0, -2)[rows].float() / temperature, dim=-1)
-        for x in (logits, wanted)
-    )
-    return temperature**2 * F.kl_div(found, target, log_target=True, reduction="batchmean")
 
 
 def _check_answers(teacher: Any, student: Any) -> None:

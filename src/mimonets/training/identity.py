@@ -21,6 +21,7 @@ FREE = frozenset(
         "train.threads",
         "train.compile",
         "train.accelerator",
+        "train.devices",
         "train.keep",
         "train.recalibrate_mixed",
     }
