@@ -28,7 +28,7 @@ def start(script, *arguments):
     return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes)
 
 
-def finish(process, seconds=300):
+def finish(process, seconds=900):
     out, errors = process.communicate(timeout=seconds)
     assert process.returncode == 0, errors
     return out, errors
@@ -67,7 +67,7 @@ def test_several_devices_train_what_one_does(tmp_path, devices, kinds):
             torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
-def wait_for(condition, process, seconds=120):
+def wait_for(condition, process, seconds=600):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()[1]
@@ -84,16 +84,19 @@ def stop_again_and_again(folder, seed, stops, devices, steps, pause):
     """Send signals at random moments to random processes; gives the steps that they stopped at."""
     rng = random.Random(seed)
     process, found, step = start("stopped_together.py", folder, devices, steps, pause), [], 0
-    for number in range(stops):
-        beyond = step + rng.randint(1, 4)
-        wait_for(lambda least=beyond: number_in(folder / "step-0") >= least, process)
-        time.sleep(rng.uniform(0, 2 * pause))
-        rank = rng.randrange(devices) if number else devices - 1
-        os.kill(number_in(folder / f"process-{rank}"), rng.choice([signal.SIGTERM, signal.SIGINT]))
-        line = process.stdout.readline()
-        step = int(line.split("after step ")[1].split()[0])
-        found.append(step)
-    _, errors = finish(process)
+    try:
+        for number in range(stops):
+            beyond = step + rng.randint(1, 3)
+            wait_for(lambda least=beyond: number_in(folder / "step-0") >= least, process)
+            time.sleep(rng.uniform(0, 2 * pause))
+            rank = rng.randrange(devices) if number else devices - 1
+            signals = [signal.SIGTERM, signal.SIGINT]
+            os.kill(number_in(folder / f"process-{rank}"), rng.choice(signals))
+            step = int(process.stdout.readline().split("after step ")[1].split()[0])
+            found.append(step)
+        _, errors = finish(process)
+    finally:
+        process.kill()
     assert "Traceback" not in errors
     return found
 

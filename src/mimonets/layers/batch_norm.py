@@ -47,7 +47,7 @@ class BatchNorm3d(_Together, nn.BatchNorm3d):
     """PyTorch's batch norm of (b, c, t, h, w)."""
 
 
-TOGETHER = {
+TOGETHER: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm1d: BatchNorm1d,
     nn.BatchNorm2d: BatchNorm2d,
     nn.BatchNorm3d: BatchNorm3d,

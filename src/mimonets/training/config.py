@@ -175,9 +175,9 @@ class TrainConfig(Config):
         (512, 0.8)
         """
         factor = {"linear": times, "sqrt": math.sqrt(times), "keep": 1}[lr]
-        ends = tuple(None if end is None else end * factor for end in self.lr_ends)
-        changed = {"batch_size": self.batch_size * times, "lr": self.lr * factor, "lr_ends": ends}
-        return replace(self, **changed)
+        first, last = (None if end is None else end * factor for end in self.lr_ends)
+        size, rate = self.batch_size * times, self.lr * factor
+        return replace(self, batch_size=size, lr=rate, lr_ends=(first, last))
 
     @property
     def warm_ups(self) -> dict[str, float]:

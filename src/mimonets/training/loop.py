@@ -104,7 +104,8 @@ def train(
                     )
 
                 row = end_epoch(state, epoch)
-                due = config.evaluate_every and (epoch + 1) % config.evaluate_every == 0
+                every = config.evaluate_every
+                due = every > 0 and (epoch + 1) % every == 0
                 if validation is not None and (due or state.step == state.total_steps):
                     row["validation"] = validate(state, validation, train_batches, run)
                 run.log(row, slopes=slopes(model), skipped_in_all=state.filter.total_skipped)

@@ -203,21 +203,23 @@ class RunFolder:
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Read the checkpoint; None if the run has not come that far."""
-        found = [path for path in (self.checkpoint, self.previous_checkpoint) if path.exists()]
-        if not found:
+        path, before = self.checkpoint, self.previous_checkpoint
+        path = path if path.exists() else before
+        if not path.exists():
             return None
         try:
-            state = torch.load(found[0], map_location="cpu", weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            advice = "Remove it to resume from the one before" if found[1:] else "Start again"
+            older = path != before and before.exists()
             raise ValueError(
-                f"{found[0]} cannot be read ({type(error).__name__}): it is damaged. {advice}"
-                f"{'' if found[1:] else ' in another folder'}."
+                f"{path} cannot be read ({type(error).__name__}): it is damaged. "
+                f"{'Remove it to resume from' if older else 'Start again in another folder'}"
+                f"{f' the one before, {before.name}' if older else ''}."
             ) from error
         if not isinstance(state, dict) or state.get("format_version") != FORMAT_VERSION:
             found = state.get("format_version") if isinstance(state, dict) else None
             raise ValueError(
-                f"{self.checkpoint} is of format version {found}, and this mimonets resumes "
+                f"{path} is of format version {found}, and this mimonets resumes "
                 f"{FORMAT_VERSION}: finish the run with the version that started it."
             )
         return state
@@ -409,7 +411,7 @@ def _copied(value: Any) -> Any:
 
 def _tensorboard(folder: Path, step: int) -> Any:
     """Make Fabric's logger for TensorBoard; False if tensorboardX is not installed."""
-    from lightning_fabric.loggers import TensorBoardLogger
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
     try:
         # What a killed run wrote after its checkpoint is hidden from here on.
