@@ -82,9 +82,10 @@ docs: $(VENV)/installed-docs
 	@echo "==> building the documentation into site/"
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs site
 
-# What `mimonets cost` shows of our recipes, counted anew.
+# What `mimonets cost` shows of our recipes, counted anew; GPU-hours and memory take some minutes.
 costs: $(VENV)/installed-demo
 	@$(BIN)/python -m mimonets.recipes.costs
+	@$(BIN)/python tools/needs.py
 
 # The tables of README and docs and the figure of docs/when-it-pays.md, from the files in results/.
 tables: $(VENV)/installed-test

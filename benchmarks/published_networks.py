@@ -9,10 +9,11 @@ import json
 import sys
 from pathlib import Path
 
-from mimonets._figure import new_figure, save_figure
+from mimonets._figure import family_colour, legend_below, new_figure, save_figure
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
 
+KEYS, PLAIN = family_colour("keys, the paper's recipe"), family_colour("plain network")
 PAPER = "MIMONets, NeurIPS 2023, table 1: 1,200 epochs, mixup"
 IMGCLSMOB = "imgclsmob (the test set served for validation: optimistic)"
 WRN = "Zagoruyko & Komodakis, BMVC 2016, as quoted"
@@ -38,15 +39,19 @@ PUBLISHED = (
 
 def draw(path: Path) -> Path:
     """Draw accuracy against cost, one panel per data set."""
-    figure = new_figure(10.5, 4.4)
+    figure = new_figure(8.4, 4.6)
     for place, (data, column) in enumerate((("CIFAR-10", 2), ("CIFAR-100", 3)), start=1):
         axes = figure.add_subplot(1, 2, place)
         for kind, marker, colour in (
-            ("MIMOConv, static", "o-", "tab:blue"),
-            ("MIMOConv, dynamic", "s-", "tab:orange"),
+            ("MIMOConv, static", "o-", KEYS),
+            ("MIMOConv, dynamic", "s--", KEYS),
         ):
             rows = [row for row in PUBLISHED if row[0].startswith(kind)]
-            label = kind + (": one set of weights" if "dynamic" in kind else ": three networks")
+            label = (
+                "keys: "
+                + kind
+                + (", one set of weights" if "dynamic" in kind else ", three networks")
+            )
             axes.plot(
                 [r[1] for r in rows], [r[column] for r in rows], marker, color=colour, label=label
             )
@@ -55,8 +60,8 @@ def draw(path: Path) -> Path:
             [r[1] for r in others],
             [r[column] for r in others],
             "x",
-            color="tab:gray",
-            label="one input per pass",
+            color=PLAIN,
+            label="one input per pass, numbered",
         )
         for number, (_, cost, *accuracies, _) in enumerate(others, start=1):
             axes.annotate(
@@ -74,11 +79,10 @@ def draw(path: Path) -> Path:
         axes.set_ylabel(f"{data}, test accuracy (%)")
         axes.grid(alpha=0.3)
     figure.suptitle("Published numbers, not measured by us", fontsize=11)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    legend_below(figure, figure.axes[0].get_lines())
     names = [f"{n} {row[0].replace('WideResNet', 'WRN')}" for n, row in enumerate(others, start=1)]
     figure.axes[0].text(
-        0.03, 0.97, "\n".join(names), transform=figure.axes[0].transAxes, fontsize=8, va="top"
+        0.03, 0.97, "\n".join(names), transform=figure.axes[0].transAxes, fontsize=7, va="top"
     )
     return save_figure(figure, path)
 

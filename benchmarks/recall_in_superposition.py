@@ -146,7 +146,7 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.set_ylim(0, 1.03)
     panels[0].set_ylabel("right answers (chance 1/16)")
-    panels[1].legend(frameon=False, fontsize="small")
+    panels[1].legend(frameon=False, fontsize="small", title="superposed; D: size of the head")
     figure.savefig(path, dpi=150)
 
 

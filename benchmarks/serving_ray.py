@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from serving_contenders import ENGINE, PATH
 
+from mimonets._figure import legend_below, new_figure, rule_colour, save_figure
 from mimonets._files import write_text
 from mimonets.evaluation.provenance import environment
 from mimonets.loadtest.load import Samples, send
@@ -117,8 +118,6 @@ def slow_capacity(pieces: str) -> float:
 
 def report(pieces: str, folder: str) -> None:
     """Gather both pieces into one file, and draw them."""
-    from mimonets._figure import new_figure, save_figure
-
     rows = {name: json.loads((Path(pieces) / f"ray {name}.json").read_text()) for name in ONLY}
     killed = Path(pieces) / "ray killed.json"  # printed by tests/serving/test_ray.py
     record = {
@@ -131,20 +130,27 @@ def report(pieces: str, folder: str) -> None:
         "killed": json.loads(killed.read_text()) if killed.exists() else None,
     }
     write_text(Path(folder) / "serving-ray.json", json.dumps(record, indent=1) + "\n")
-    figure = new_figure(8, 4)
+    draw(record, Path(folder) / "serving-ray.png")
+
+
+def draw(record: dict, path: Path) -> Path:
+    """Draw the share that is right and in time, and when the second replicas were ready."""
+    figure = new_figure(7.6, 4)
     place = figure.subplots()
-    for (name, row), colour in zip(rows.items(), ("tab:red", "tab:blue"), strict=True):
-        label = {"policy": "by load", "fixed 1": "always 1"}[name]
+    for name, row in record["rows"].items():
+        label = {"policy": "by load", "fixed 1": "always 1 active"}[name]
+        colour = rule_colour(label)
         line = row["timeline"]
-        place.plot(line["seconds"], line["right_in_time"], color=colour, label=label)
-        ready = SPIKE_AT + row["second_replica_after"]
-        place.axvline(ready, color=colour, ls=":", label=f"{label}: second replica")
-    place.axvline(SPIKE_AT, color="k", lw=0.8)
-    place.set(xlabel="seconds; the spike starts at the black line", ylim=(0, 1.05))
-    place.set(ylabel="right and in time / offered")
+        shares = [100 * share for share in line["right_in_time"]]
+        place.plot(line["seconds"], shares, color=colour, label=label)
+        ready = record["spike_at"] + row["second_replica_after"]
+        place.axvline(ready, color=colour, ls=":", label=f"{label}: second replica ready")
+    place.axvline(record["spike_at"], color="tab:red", lw=0.8, label="the spike starts")
+    place.set(xlabel="seconds", ylabel="right and in time, % of offered", ylim=(0, 105))
+    place.set_title("A spike on Ray Serve, the digits network in tiles", fontsize=10)
     place.grid(alpha=0.3)
-    place.legend(fontsize="small")
-    save_figure(figure, Path(folder) / "serving-ray.png")
+    legend_below(figure, place.get_lines())
+    return save_figure(figure, path)
 
 
 if __name__ == "__main__":

@@ -10,24 +10,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mimonets._figure import new_figure, save_figure
+from mimonets._figure import error_scale, family_colour, new_figure, save_figure
 
 EPOCHS = (3, 10, 30)
-# title of the rows, label, colour, line
+# title of the rows, label, line; colours are those of the label's family
 MNIST_LINES = (
-    ("tiles N={}", "tiles, our recipe", "tab:green", "o-"),
-    ("MIMOConv N={}, ours", "keys, our recipe", "tab:orange", "o-"),
-    ("MIMOConv N={}", "keys, the paper's recipe", "tab:red", "o-"),
-    ("DataMUX N={}", "DataMUX", "tab:gray", "o-"),
+    ("tiles N={}", "tiles", "o-"),
+    ("MIMOConv N={}, ours", "keys, our recipe", "o-"),
+    ("MIMOConv N={}", "keys, the paper's recipe", "o-"),
+    ("DataMUX N={}", "DataMUX", "o-"),
 )
 CIFAR_LINES = (
-    ("WideResNet-10-1, distilled, {} epochs", "plain, taught", "tab:blue", "P--"),
-    ("WideResNet-10-1, {} epochs", "plain, one per pass", "tab:blue", "o-"),
-    ("late tiles N=4, distilled, {} epochs", "late tiles, taught", "tab:green", "P--"),
-    ("late tiles N=4, {} epochs", "late tiles, four per pass", "tab:green", "o-"),
-    ("tied N=4, {} epochs", "tied lanes", "tab:purple", "o-"),
-    ("slots N=4, {} epochs", "keys, our recipe", "tab:orange", "o-"),
-    ("the paper's binding N=4, {} epochs", "keys, the paper's recipe", "tab:red", "o-"),
+    ("WideResNet-10-1, distilled, {} epochs", "plain network, distilled", "P--"),
+    ("WideResNet-10-1, {} epochs", "plain network", "o-"),
+    ("late tiles N=4, distilled, {} epochs", "four late tiles, distilled", "P--"),
+    ("late tiles N=4, {} epochs", "four late tiles", "o-"),
+    ("tied N=4, {} epochs", "four tied lanes", "o-"),
+    ("slots N=4, {} epochs", "keys, four images, our recipe", "o-"),
+    ("the paper's binding N=4, {} epochs", "keys, four images, the paper's recipe", "o-"),
 )
 # Plain networks of the cost of tiles with so many digits per pass.
 PLAIN = {1: "WideResNet-10-1", 2: "WideResNet-10-1, stride 2", 16: "WideResNet-16-1, stride 5"}
@@ -37,23 +37,21 @@ Rows = dict[str, dict[str, Any]]
 
 def draw(folder: Path) -> Path:
     """Draw a panel per data set."""
-    figure = new_figure(10.5, 4.2)
+    figure = new_figure(8.4, 5.4)
     left, right = figure.subplots(1, 2)
     rows = read(folder, "mnist-map") | read(folder, "mnist")
     streams = (1, 2, 4, 8, 16)
-    for title, label, colour, style in MNIST_LINES:
-        line(
-            left, rows, {n: title.format(n) for n in streams}, label=label, color=colour, fmt=style
-        )
-    line(left, rows, PLAIN, label="plain, at the cost of tiles", color="tab:blue", fmt="o--")
+    for title, label, style in MNIST_LINES:
+        line(left, rows, {n: title.format(n) for n in streams}, label, style)
+    line(left, rows, PLAIN, "plain network of equal cost", "o--")
+    error_scale(left, [rows[f"DataMUX N={n}"]["ours"] for n in streams] + [99.6])
     finish(left, "MNIST", "digits per pass", streams)
+    left.set_ylabel("test accuracy, % (log scale of errors)")
 
     rows = read(folder, "cifar-map")
-    for title, label, colour, style in CIFAR_LINES:
-        line(
-            right, rows, {n: title.format(n) for n in EPOCHS}, label=label, color=colour, fmt=style
-        )
-    finish(right, "CIFAR-10, networks of one cost (7 to 8 MMAC per image)", "epochs", EPOCHS)
+    for title, label, style in CIFAR_LINES:
+        line(right, rows, {n: title.format(n) for n in EPOCHS}, label, style)
+    finish(right, "CIFAR-10, networks of one cost (7 to 8 MMAC)", "epochs", EPOCHS)
     return save_figure(figure, folder / "when-it-pays.png")
 
 
@@ -63,16 +61,17 @@ def read(folder: Path, name: str) -> Rows:
     return {row["what"]: row for row in record["rows"] if "ours" in row}
 
 
-def line(axes: Any, rows: Rows, titles: dict[int, str], **style: Any) -> None:
+def line(axes: Any, rows: Rows, titles: dict[int, str], label: str, style: str) -> None:
     """Draw the rows of these titles that were run, with their spread; hollow: under three seeds."""
+    colour = family_colour(label)
     at = [x for x, title in titles.items() if title in rows]
     found = [rows[titles[x]] for x in at]
     spread = [row.get("deviation", 0.0) for row in found]
-    axes.errorbar(at, [row["ours"] for row in found], yerr=spread, capsize=3, **style)
+    means = [row["ours"] for row in found]
+    axes.errorbar(at, means, yerr=spread, capsize=3, fmt=style, color=colour, label=label)
     for x, row in zip(at, found, strict=True):
         if row["seeds"] < 3:
-            look = {"color": style["color"], "markerfacecolor": "white", "zorder": 3}
-            axes.plot(x, row["ours"], style["fmt"][0], **look)
+            axes.plot(x, row["ours"], style[0], color=colour, markerfacecolor="white", zorder=3)
 
 
 def finish(axes: Any, title: str, label: str, ticks: Iterable[int]) -> None:
@@ -84,7 +83,11 @@ def finish(axes: Any, title: str, label: str, ticks: Iterable[int]) -> None:
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy, %")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    if title == "MNIST":
+        look = {"color": "0.3", "markerfacecolor": "white"}
+        axes.plot([], [], "o", **look, label="one or two seeds (others: three)")
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)}  # below, never over a line
+    axes.legend(frameon=False, fontsize=8, **place)
 
 
 if __name__ == "__main__":

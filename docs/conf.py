@@ -1,6 +1,14 @@
-"""How the documentation is built: the pages of this folder, and the reference from docstrings."""
+"""How the documentation is built: the pages of this folder, those of experiments, the reference."""
+
+import sys
+from pathlib import Path
 
 import mimonets
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import pages
+
+pages.write()  # docs/experiments/, from results/
 
 project = "mimonets"
 author = "The mimonets developers"
@@ -22,3 +30,5 @@ napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = "mimonets"
+html_static_path = ["static"]
+html_css_files = ["tables.css"]

@@ -48,6 +48,8 @@ def main(weights: Path, data: str, steps: int, limit: int, out: Path, where=TILE
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     folder, data, steps = (*sys.argv[1:], "400")[:3]
     found = main(Path(folder), data, int(steps), 10_000, Path("runs/resnet56"))
     for name, active, measured, macs in found:

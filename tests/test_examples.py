@@ -82,3 +82,61 @@ def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path,
     names = [row["name"] for row in found["rows"]]
     assert names == ["as it is", "half resolution", "36 maps", "keys, N=4", "tiles, N=4"]
     assert capsys.readouterr().out.rstrip().endswith(found["advice"])
+
+
+def test_an_example_without_its_arguments_says_what_they_are(beside, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["resnet_cifar10.py"])
+    with pytest.raises(SystemExit, match="resnet_cifar10.py WEIGHTS DATA"):
+        runpy.run_path(str(EXAMPLES / "resnet_cifar10.py"), run_name="__main__")
+
+
+@pytest.fixture
+def torch_only(monkeypatch):
+    """Leave exports out, which take seconds; test_candidates.py has them."""
+    monkeypatch.setattr("mimonets.experiments.candidates.Work._export", lambda *_: None)
+
+
+TOY = {"steps": 2, "seeds": 1, "streams": (2,)}
+
+
+@pytest.mark.usefixtures("torch_only", "beside")
+def test_noise_is_removed_and_judged_by_the_squared_error(tmp_path):
+    import denoise_digits
+
+    rows = denoise_digits.main(str(tmp_path / "out"), **TOY)["rows"]
+    names = ["as it is", "half resolution", "20 maps", "keys, N=2", "tiles, N=2"]
+    assert [row["name"] for row in rows] == names
+    assert all(0.1 < row["loss"] < 2 for row in rows)  # 0 for all pixels has a loss of about 0.9
+
+
+@pytest.mark.usefixtures("torch_only", "beside")
+def test_series_are_told_apart_in_one_dimension(tmp_path):
+    import compare_series
+
+    rows = compare_series.main(str(tmp_path / "out"), 256, **TOY)["rows"]
+    assert [row["name"] for row in rows][1:] == [
+        *("half the samples", "20 maps", "keys, N=2", "tiles, N=2")
+    ]
+    series, labels = compare_series.waves(64, 0)
+    assert series.shape == (64, 1, 128)
+    assert {*labels.tolist()} == {0, 1, 2}
+
+
+@pytest.mark.usefixtures("torch_only", "beside")
+def test_a_pretrained_resnet_is_compared_with_its_sibling(tmp_path):
+    import compare_resnets
+    from resnet import ResNet
+
+    for depth in (8, 20):
+        save_file(ResNet(depth).state_dict(), tmp_path / f"resnet{depth}.safetensors")
+    rng = np.random.default_rng(0)
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        records = rng.integers(256, size=(16, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (tmp_path / "cifar-10-batches-bin" / f"{name}.bin").write_bytes(records.tobytes())
+    toy = {**TOY, "steps": 1, "batch_size": 2, "depths": (20, 8)}
+    found = compare_resnets.main(str(tmp_path), str(tmp_path), str(tmp_path / "out"), 4, **toy)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["ResNet-8"]["macs"] < 0.4 * rows["as it is"]["macs"]
+    assert found["advice"].startswith("At 42 MMAC")

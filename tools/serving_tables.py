@@ -1,4 +1,4 @@
-"""The tables of docs/serving.md, made from the files in results/."""
+"""The tables of docs/serving-*.md, made from the files in results/."""
 
 from statistics import fmean, stdev
 
@@ -164,7 +164,6 @@ def ray_sentences():
 
 
 MEASURED = [
-    policy_table,
     isolation_table,
     cascade_table,
     real_table,

@@ -4,18 +4,23 @@ A page's tables are found by their header line; several with the same header sta
 the list of pages. Numbers in sentences are for people to edit: the tests say which are out of date.
 """
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 
-from mimonets.cli.bounds import SIGNS
+from mimonets.checkpoints.shipped import pretrained_names
 from mimonets.evaluation import count_macs
 from mimonets.experiments import experiments
-from mimonets.experiments.cost import MIMOFORMER
-from mimonets.experiments.report import status, written
+from mimonets.experiments.cost import MIMOFORMER, plan_needs
+from mimonets.experiments.report import written
 from mimonets.recipes import load_recipe
 from results_files import ROOT, result, table
-from serving_tables import MEASURED
+from serving_tables import MEASURED, policy_table
+
+SIGNS = {"bound": "≤", "closed form": "=", "approximation": "≈"}
 
 
 def mimoconv_table(name="bench-mimoconv"):
@@ -100,7 +105,7 @@ def engines_memory_table():
         rows.append(
             [f"`{engine}`", f"{one:.0f}", f"{every:.0f}", f"{every / one:.2f}", f"{first:.2f}"]
         )
-    header = ["engine", "one mode, MB", "all four, MB", "ratio", "first answer after, s"]
+    header = ["engine", "one point, MB", "all four, MB", "ratio", "first answer after, s"]
     return table(header, rows)
 
 
@@ -143,7 +148,7 @@ def engines_compiled_table():
 
 
 def engines_accuracy_table():
-    """What int8 costs, mode by mode."""
+    """What int8 costs, by operating point."""
     rows = []
     for name, found in result("bench-engines")["accuracy"].items():
         for mode in found["modes"]:
@@ -304,57 +309,6 @@ def experiment_table(name):
     return table(["", "unit", "ours", "paper", "seeds", "verdict"], rows)
 
 
-def headline_table():
-    """What a visitor should know first."""
-    names = ("mnist-map", "synthetic")
-    found = {row["what"]: row for name in names for row in result(name)["rows"]}
-    rows = [
-        [
-            claim,
-            written(found[what], "ours", "deviation"),
-            written(found[what], "paper", "paper_deviation"),
-        ]
-        for claim, what in (
-            ("MNIST, 16 digits per pass, side by side (late tiles)", "late tiles N=16"),
-            ("MNIST, 16 digits per pass, added up (keys)", "keys N=16"),
-            (
-                "associative recall, 4 sequences per pass, FAVOR+",
-                "MIMOFormer 2x2, FAVOR+, recall, ours",
-            ),
-            (
-                "induction head, 4 sequences per pass, FAVOR+",
-                "MIMOFormer 2x2, FAVOR+, induction, ours",
-            ),
-        )
-    ]
-    return table(["test accuracy, %", "our recipes", "the paper's"], rows)
-
-
-def plain_at_that_cost():
-    """What the best plain network below the cost of sixteen digits per pass reaches."""
-    rows = {row["what"]: row for row in result("mnist-map")["rows"]}
-    plain = rows["ResNet-10, a quarter of the width"]
-    assert plain["macs"] < rows["late tiles N=16"]["macs"]
-    accuracy = written(plain, "ours", "deviation")
-    return f"scores {accuracy} at {plain['macs'] / 1e6:.2f} MMAC"
-
-
-def engines_summary():
-    """Four images per pass in every engine, beside the plain network in PyTorch."""
-    rows = [
-        [
-            f"`{engine_name(row['engine'])}`",
-            f"{row['inputs_per_second']:.0f}",
-            f"{row['over_eager_wideresnet']['median']:.1f}",
-            f"{row['over_same_engine_wideresnet']['median']:.1f}",
-        ]
-        for row in result("bench-engines")["conv"]["rows"]
-        if row["network"] == "4 active"
-    ]
-    header = ["engine", "inputs/s", "× WideResNet in eager PyTorch", "× WideResNet, same engine"]
-    return table(header, rows)
-
-
 def cost_differences():
     """Rows of the cost tables that differ, and how many do not."""
     rows = []
@@ -366,15 +320,6 @@ def cost_differences():
         same = sum(row["verdict"] == "reproduced" for row in result(name)["rows"])
         rows.append([f"`{name}`: {same} other figures", "", "", "", "reproduced"])
     return table(["", "unit", "ours", "paper", "why"], rows)
-
-
-def standing():
-    """Every experiment and how it stands."""
-    rows = [
-        [f"`{name}`", one.source, one.title, status(one, ROOT / "results")]
-        for name, one in experiments().items()
-    ]
-    return table(["experiment", "in the paper", "what", "how it stands"], rows, left=4)
 
 
 def three_digits(value):
@@ -581,12 +526,12 @@ def pays_table():
             ours, plain, apart = (found[title] for title in (one.of, one.above, one.title))
             if apart["seeds"] < 3:
                 continue
-            taught = ", both taught" if "distilled" in one.title else ""
+            distilled = ", both distilled" if "distilled" in one.title else ""
             length = f", {one.title.rpartition(', ')[2]}" if "epochs" in one.title else ""
             cells = [written(row, "ours", "deviation") for row in (ours, plain)]
             rows.append(
                 [
-                    f"{data}, {ours['streams']} per pass{length}{taught}",
+                    f"{data}, {ours['streams']} per pass{length}{distilled}",
                     f"{ours['macs'] / 1e6:.2f}",
                     *cells,
                     f"{apart['ours']:+.2f} ± {apart['deviation']:.2f}",
@@ -596,44 +541,208 @@ def pays_table():
     return table(header, rows)
 
 
-def demo_sentence():
-    """How far the demo's modes are from the plain network, over seeds and parts."""
-    found = {row["what"]: row for row in result("demo-seeds")["rows"]}
-    fast, slow, long = (
-        found[title]
-        for title in (
-            "fast mode - WideResNet",
-            "slow mode - WideResNet",
-            "fast mode - WideResNet trained as long",
-        )
-    )
+@dataclass(frozen=True)
+class Claim:
+    """A number of the paper, or of ours, and where it was measured."""
+
+    what: str
+    result: str
+    row: str = ""  # the title of its row; nothing: how many rows got which verdict
+    in_readme: str = ""  # what README calls it, if it is there
+
+    def cells(self) -> list[str]:
+        """Write the paper's value, ours, the seeds and the verdict."""
+        rows = result(self.result)["rows"]
+        if not self.row:
+            same = sum(row["verdict"] in ("reproduced", "holds") for row in rows)
+            ours = f"{same} of {len(rows)} agree"
+            return [
+                f"{len(rows)} figures",
+                ours,
+                "",
+                "reproduced" if same == len(rows) else "differs",
+            ]
+        (row,) = (row for row in rows if row["what"] == self.row)
+        unit = {"%": " %", "points": " points"}[row["unit"]]
+        paper = written(row, "paper", "paper_deviation")
+        ours = written(row, "ours", "deviation")
+        seeds = str(row["seeds"]) if row["seeds"] else ""
+        return [paper and paper + unit, ours + unit if ours else "not run", seeds, row["verdict"]]
+
+
+CLAIMS = (
+    Claim(
+        "MNIST, 16 digits per pass, keys, the paper's recipe",
+        "mnist",
+        "MIMOConv N=16",
+        "MNIST, 16 digits added up (keys), the paper's recipe",
+    ),
+    Claim(
+        "MNIST, 16 digits per pass, keys, our recipe",
+        "mnist",
+        "MIMOConv N=16, ours",
+        "the same, our recipe",
+    ),
+    Claim(
+        "MNIST, 16 digits per pass, late tiles (not the paper's method)",
+        "mnist-map",
+        "late tiles N=16",
+        "the same, as tiles instead of keys",
+    ),
+    Claim("MNIST, 16 digits per pass, DataMUX", "mnist", "DataMUX N=16"),
+    Claim(
+        "CIFAR-10, accuracy lost from one to two images per pass",
+        "cifar-regime",
+        "N=2 - N=1",
+        "CIFAR-10, keys, lost from one to two images",
+    ),
+    Claim(
+        "CIFAR-10, accuracy lost from one to four images per pass",
+        "cifar-regime",
+        "N=4 - N=1",
+        "CIFAR-10, keys, lost from one to four images",
+    ),
+    Claim(
+        "Recall, MIMOFormer 2x2, FAVOR+, our recipe",
+        "synthetic",
+        "MIMOFormer 2x2, FAVOR+, recall, ours",
+        "recall, four sequences per pass, our recipe",
+    ),
+    Claim(
+        "Recall, MIMOFormer 2x2, DPFP, our recipe",
+        "synthetic",
+        "MIMOFormer 2x2, DPFP, recall, ours",
+    ),
+    Claim(
+        "Induction, MIMOFormer 2x2, FAVOR+, our recipe",
+        "synthetic",
+        "MIMOFormer 2x2, FAVOR+, induction, ours",
+    ),
+    Claim("Recall, Transformer, the source's recipe", "synthetic", "Transformer, recall"),
+    Claim(
+        "Text of 256 bytes, MIMOFormer 2x2, lost against the Performer",
+        "lra-cpu",
+        "MIMOFormer 2x2 - Performer, Text",
+    ),
+    Claim(
+        "ListOps of 100 tokens, MIMOFormer 2x2, lost against the Performer",
+        "lra-cpu",
+        "MIMOFormer 2x2 - Performer, ListOps",
+    ),
+    Claim(
+        "Images of 16x16 pixels, MIMOFormer 2x2, lost against the Performer",
+        "lra-cpu",
+        "MIMOFormer 2x2 - Performer, Image",
+    ),
+    Claim("Multiply-accumulates of MIMOConv and its baselines", "cost-mimoconv"),
+    Claim("Multiply-accumulates of MIMOFormer and its baselines", "cost-mimoformer"),
+    Claim("The theorems, each bound beside a simulation", "bounds"),
+)
+
+
+def claims_table() -> str:
+    """The paper's claims, ours beside them: the results page."""
+    rows = [
+        [one.what, *one.cells(), f"[{one.result}](experiments/{one.result}.md)"] for one in CLAIMS
+    ]
+    return table(["claim", "paper", "ours", "seeds", "verdict", "more"], rows)
+
+
+# Ours, without a value in the paper: what a visitor has to know beside the claims.
+PLAIN = (
+    Claim(
+        "a narrow plain network, one digit per pass, 0.34 MMAC",
+        "mnist-map",
+        "ResNet-10, a quarter of the width",
+    ),
+    Claim(
+        "CIFAR-10, 4 tiles minus the plain network of that cost, both distilled",
+        "cifar-map",
+        "late tiles - WideResNet-10-1, distilled, 30 epochs",
+    ),
+)
+
+
+def readme_table() -> str:
+    """The claims that README shows, those that were not run left out."""
+    shown = [(one.in_readme, one) for one in CLAIMS if one.in_readme]
+    shown[3:3] = [(PLAIN[0].what, PLAIN[0])]
+    shown.append((PLAIN[1].what, PLAIN[1]))
+    rows = []
+    for what, one in shown:
+        paper, ours, seeds, _ = one.cells()
+        if ours != "not run":
+            where = f"[{one.result}](results/{one.result}.json)"
+            rows.append([what, paper or "none", ours, seeds, where])
+    return table(["test accuracy", "paper", "ours", "seeds", "where"], rows)
+
+
+def not_run_table() -> str:
+    """The paper's experiments that nobody has run here, and what they need."""
+    rows = [
+        [f"`{name}`", one.source, one.title, one.effort]
+        for name, one in experiments().items()
+        if not (ROOT / "results" / f"{name}.json").is_file()
+    ]
+    return table(["not run", "in the paper", "what", "needs"], rows, left=4)
+
+
+def speed_sentence() -> str:
+    """How much faster four images per pass are than the plain network of the same size."""
+    rows = result("bench-engines")["conv"]["rows"]
+    ratios = [
+        row["over_same_engine_wideresnet"]["median"] for row in rows if row["network"] == "4 active"
+    ]
     return (
-        f"fast mode is {-fast['ours']:.1f} ± {fast['deviation']:.1f} points behind the plain "
-        f"network ({-long['ours']:.1f} ± {long['deviation']:.1f} if that trains as long), slow "
-        f"mode {-slow['ours']:.1f} ± {slow['deviation']:.1f}"
+        f"Four images per pass through MIMOConv-28-10 are {min(ratios):.1f} to {max(ratios):.1f} "
+        f"times as fast as WideResNet-28-10, by engine ([measured](docs/speed.md), random weights)."
     )
+
+
+def accuracy_sentence() -> str:
+    """What keys lose on MNIST, and what a plain network has."""
+    rows = {row["what"]: row for row in result("mnist-map")["rows"]}
+    one, four, many, plain = (
+        rows[title]
+        for title in ("keys N=1", "keys N=4", "keys N=16", "ResNet-10, a quarter of the width")
+    )
+    assert plain["macs"] < many["macs"]
+    assert {row["seeds"] for row in (one, four, many, plain)} == {3}
+    values = [written(row, "ours", "deviation") + " %" for row in (one, four, many, plain)]
+    return (
+        f"With keys on MNIST: {values[0]} with one digit per pass, {values[1]} with four, "
+        f"{values[2]} with sixteen. A plain network cheaper than the last has {values[3]} (three "
+        f"seeds each)."
+    )
+
+
+def scale_table():
+    """List what the plans that need a GPU take."""
+    header = ["plan", "in the paper", "runs"]
+    header += ["A100-hours, float32", "A100-hours, bf16"]
+    header += ["GB of the largest row, float32", "GB of the largest row, bf16"]
+    rows = []
+    for one in experiments().values():
+        if one.needs_gpu:
+            found = [
+                plan_needs(one.plan.changed([f"train.precision={name}"]), count=False)
+                for name in ("32", "bf16")
+            ]
+            if not all(found):
+                continue  # not counted yet: tools/needs.py
+            hours = [sum(row["runs"] * row["hours"] for row in needs) for needs in found]
+            peaks = [max(row["peak"] for row in needs) for needs in found]
+            runs = sum(row["runs"] for row in found[0])
+            numbers = [f"{value:,.0f}" for value in hours] + [f"{p / 1e9:.1f}" for p in peaks]
+            rows.append([f"`{one.name}`", one.source, str(runs), *numbers])
+    return table(header, rows)
 
 
 PLACES = {
+    "docs/scale.md": [scale_table],
     "docs/when-it-pays.md": [pays_table],
-    "README.md": [headline_table, plain_at_that_cost, demo_sentence, engines_summary],
-    "docs/results.md": [
-        standing,
-        lambda: experiment_table("mnist"),
-        lambda: speed_rows("mnist-map"),
-        lambda: experiment_table("mnist-readout"),
-        lambda: experiment_table("synthetic"),
-        lambda: experiment_table("cifar-regime"),
-        cifar_map_table,
-        published_table,
-        gears_table,
-        lambda: gears_table("gears-mnist"),
-        ensemble_table,
-        lambda: experiment_table("lra-cpu"),
-        cost_differences,
-        demo_table,
-        demo_parts_table,
-    ],
+    "README.md": [readme_table, speed_sentence, accuracy_sentence],
+    "docs/results.md": [not_run_table, claims_table],
     "docs/speed.md": [
         engines_table,
         engines_memory_table,
@@ -658,11 +767,12 @@ PLACES = {
         lambda: superposed_table("superpose-minilm"),
         superpose_overhead,
     ],
-    "docs/superposition.md": [text_cost_rows, recall_rows, lambda: measured_rows("shared-keys")],
+    "docs/superposition.md": [text_cost_rows, recall_rows],
+    "docs/did-not-win.md": [lambda: measured_rows("shared-keys")],
     "docs/theory.md": [bounds_rows, crosstalk_rows],
 }
 
-PAGES = {**PLACES, "docs/serving.md": MEASURED}
+PAGES = {**PLACES, "docs/serving-measured.md": MEASURED, "docs/serving-policy.md": [policy_table]}
 
 
 def rewrite(text: str, made: Iterable[str]) -> str:
@@ -693,12 +803,33 @@ def rewrite(text: str, made: Iterable[str]) -> str:
     return text
 
 
+README_BLOCK = re.compile(r"(```python\n(.*?)```\n)(\n```text\n.*?```\n)?", re.DOTALL)
+
+
+def shipped_in(code: str) -> set[str]:
+    """Find the shipped networks that an example runs at some operating point."""
+    return set(re.findall(r'\("([\w-]+)", \d+\)', code))
+
+
+def run_readme(text: str) -> str:
+    """Run README's example and write what it prints below it, if its networks ship already."""
+    block = README_BLOCK.search(text)
+    if block is None or not shipped_in(block[2]) <= set(pretrained_names()):
+        return text
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(compile(block[2], "README.md", "exec"), {})
+    return text[: block.end(1)] + f"\n```text\n{printed.getvalue()}```\n" + text[block.end() :]
+
+
 def main() -> None:
     """Rewrite all pages, and name those that changed."""
     for page, makers in PAGES.items():
         path = ROOT / page
         before = path.read_text(encoding="utf-8")
         text = rewrite(before, [make() for make in makers])
+        if page == "README.md":
+            text = run_readme(text)
         if text != before:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {page}")

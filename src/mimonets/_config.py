@@ -34,11 +34,14 @@ class Limits:
     above: float | None = None
     most: float | None = None
     below: float | None = None
+    words: tuple[str, ...] = ()  # that fit too
 
     def fit(self, value: object) -> bool:
         """Tell whether a value keeps to the limits."""
         if value is None:
             return self.optional
+        if isinstance(value, str):
+            return value in self.words
         if not (is_integer(value) if self.integer else is_number(value)):
             return False
         assert isinstance(value, int | float)
@@ -64,12 +67,16 @@ class Limits:
             if bound is not None and bound != math.inf
         ]
         words = " ".join(["an integer" if self.integer else "a number", " and ".join(bounds)])
-        return words.strip() + (", or null" if self.optional else "")
+        return words.strip() + "".join(
+            f", or {word}" for word in (*self.words, *(["null"] if self.optional else []))
+        )
 
 
-def integer(default: Any, *, least: int = 1, most: int | None = None) -> Any:
-    """Make a field for an integer >= ``least``; None fits if it is the default."""
-    limits = Limits(integer=True, optional=default is None, least=least, most=most)
+def integer(
+    default: Any, *, least: int = 1, most: int | None = None, words: tuple[str, ...] = ()
+) -> Any:
+    """Make a field for an integer >= ``least``, or a word; None fits if it is the default."""
+    limits = Limits(integer=True, optional=default is None, least=least, most=most, words=words)
     return field(default=default, metadata={"limits": limits})
 
 
@@ -103,9 +110,9 @@ class Config:
         choices = _choices(type(self))  # type: ignore[arg-type]
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
-            if name in choices:
-                found += self._wrong_choice(name, choices[name])
             limits = setting.metadata.get("limits")
+            if name in choices and limits is None:
+                found += self._wrong_choice(name, choices[name])
             if isinstance(limits, Limits) and not limits.fit(value):
                 found.append(f"{name}={short(value)} must be {limits.demand(value)}.")
             if isinstance(setting.default, bool) and not isinstance(value, bool):

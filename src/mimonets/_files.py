@@ -1,7 +1,8 @@
 """Write files whole or not at all, and say what a folder is."""
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
@@ -10,36 +11,77 @@ from mimonets._messages import first_line
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write beside the place and move there when complete, so that no half a file is ever seen."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two processes may write at once
+    write_together({path: write})
+
+
+def write_together(writes: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Write several files beside their places, and move them there when all are complete."""
+    parts: list[Path] = []
     try:
-        part.touch()
-        mode = part.stat().st_mode
-        write(part)
-        part.chmod(mode)  # safetensors makes files that only their owner can read
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        for path, write in writes.items():
+            _remove_abandoned(path)
+            part = path.with_name(f"{_start_of_part(path)}{os.getpid()}.part")
+            parts.append(part)
+            part.touch()
+            mode = part.stat().st_mode
+            write(part)
+            part.chmod(mode)  # safetensors makes files that only their owner can read
+            with open(part, "rb") as file:
+                os.fsync(file.fileno())
+        for part, path in zip(parts, writes, strict=True):
+            os.replace(part, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        for part in parts:
+            part.unlink(missing_ok=True)
         raise
+
+
+def _start_of_part(path: Path) -> str:
+    return f".{path.name}.{socket.gethostname()}."  # several processes may write at once
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes of this machine wrote for this file when they were killed."""
+    start = _start_of_part(path)
+    for name in os.listdir(path.parent):
+        process = name.removeprefix(start).removesuffix(".part")
+        if name == f"{start}{process}.part" and process.isdigit() and not _is_alive(int(process)):
+            path.with_name(name).unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # of another user, or none that we know of
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all."""
-    write_safely(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_safely({path: lambda part: part.write_text(text, encoding="utf-8")})
 
 
-def write_safely(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all, and say so if there is no room for it."""
+def write_safely(writes: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Write files whole or not at all, and say so if there is no room for them."""
     try:
-        write_atomically(path, write)
+        write_together(writes)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        full = not isinstance(error, OSError) or error.errno in (ENOSPC, EDQUOT, EFBIG)
-        advice = " Make room; training goes on with resume=True (--resume)." if full else ""
-        raise OSError(
-            f"{path} could not be written ({first_line(error)}); what was there before is "
-            f"untouched.{advice}"
-        ) from error
+        raise not_written(next(iter(writes)), error) from error
+
+
+def not_written(path: Path, error: Exception) -> OSError:
+    """Say that a file could not be written, and what to do about a full disk."""
+    reason, advice = "the disk is probably full", ""
+    if isinstance(error, OSError):
+        reason = first_line(error)
+    if not isinstance(error, OSError) or error.errno in (ENOSPC, EDQUOT, EFBIG):
+        advice = " Make room and try again; training resumes with resume=True (--resume)."
+    return OSError(
+        f"{path} could not be written ({reason}); what was there before is untouched.{advice}"
+    )
 
 
 def what_it_is(folder: Path, missing: str) -> str:

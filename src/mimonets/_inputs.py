@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from mimonets._config import MAX_SIZE, Config, is_integer, is_number, size
 from mimonets._messages import short
 
 Array = np.ndarray[Any, Any]
-InputKind = Literal["image", "tokens"]
+InputKind = Literal["image", "tokens", "array"]
+AnswerKind = Literal["values"]
+KINDS = {"image": "images", "tokens": "token ids", "array": "arrays"}  # in sentences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +32,26 @@ class InputSpec(Config):
     """
 
     kind: InputKind
-    shape: tuple[int, ...]  # of one input: (channels, height, width), (tokens,) or (2, tokens)
+    # Of one input: (channels, height, width), (tokens,) or (2, tokens), any for an array of floats.
+    shape: tuple[int, ...]
     mean: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
     deviation: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
     crop: int | None = size(None)  # images: the centre square that is kept of the original
     original: tuple[int, int] | None = None  # images: height and width before the crop, if known
     labels: tuple[str, ...] | None = None  # names of the classes, in order
     vocab_size: int | None = size(None)  # tokens: ids are 0 .. vocab_size - 1
+    answers: AnswerKind | None = None  # "values": numbers; None: logits of classes
+    outputs: tuple[str, ...] | None = None  # names of several, "0" and "1" of a tuple
+
+    @classmethod
+    def like(cls, shape: tuple[int, ...], *, numbers: bool, **known: Any) -> Self:
+        """Describe inputs of which only the shape is known, and whether they are floats.
+
+        >>> InputSpec.like((3, 100), numbers=True).kind
+        'array'
+        """
+        floats = "image" if len(shape) == 3 else "array"
+        return cls(kind=cast(InputKind, floats) if numbers else "tokens", shape=shape, **known)
 
     def __post_init__(self) -> None:
         """Check all settings; what was read from JSON comes as lists."""
@@ -48,11 +63,12 @@ class InputSpec(Config):
     def problems(self) -> list[str]:
         """List what is wrong with this description, one sentence each."""
         found = super().problems()
-        sides = (3,) if self.kind == "image" else (1, 2)
+        sides = {"image": (3,), "tokens": (1, 2), "array": (1, 2, 3, 4)}.get(self.kind, ())
         if not _sequence(self.shape, is_size) or len(self.shape) not in sides:
             found.append(
                 f"shape={short(self.shape)} must be (channels, height, width) for images, "
-                f"(tokens,) or (2, tokens) for token ids, all integers >= 1."
+                f"(tokens,) or (2, tokens) for token ids, one to four sides for arrays, all "
+                f"integers >= 1."
             )
             return found
         for name, fits, wanted in (
@@ -60,6 +76,7 @@ class InputSpec(Config):
             ("deviation", lambda x: is_number(x) and 0 < x < math.inf, "finite numbers > 0"),
             ("original", is_size, "integers >= 1"),
             ("labels", lambda x: isinstance(x, str), "names"),
+            ("outputs", lambda x: isinstance(x, str), "names"),
         ):
             value = getattr(self, name)
             if value is not None and not _sequence(value, fits):

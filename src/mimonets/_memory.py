@@ -1,7 +1,25 @@
-"""Keep the memory that PyTorch frees on a CPU, instead of asking the system for it again."""
+"""Memory: how much there is, and whether what PyTorch frees on a CPU is kept for the next step."""
 
 import ctypes
 import sys
+from pathlib import Path
+
+
+def free_memory(system: Path = Path("/")) -> int | None:
+    """Count the bytes that this process may still take, as machine and container allow.
+
+    None where the system does not say, such as on Windows and macOS.
+    """
+    found = []
+    try:
+        lines = (system / "proc/meminfo").read_text().splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        limits = system / "sys/fs/cgroup"
+        used = int((limits / "memory.current").read_text())
+        found.append(max(0, int((limits / "memory.max").read_text()) - used))
+    except (OSError, ValueError):  # no container, or one without a limit, which says "max"
+        pass
+    return min(found, default=None)
 
 
 def keep_freed_memory() -> bool:

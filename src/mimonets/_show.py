@@ -39,11 +39,12 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2))
 
 
-def make_console(*, quiet: bool = False) -> Any:
+def make_console(*, quiet: bool = False, stderr: bool = False) -> Any:
     """Make a console that does not fold tables when the output is a file or a pipe."""
     from rich.console import Console
 
-    return Console(quiet=quiet) if sys.stdout.isatty() else Console(width=160, quiet=quiet)
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(quiet=quiet, stderr=stderr, width=None if terminal else 160)
 
 
 def mmac(macs: float) -> str:

@@ -1,7 +1,9 @@
 import json
 import os
+import resource
 import stat
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -348,3 +350,48 @@ def test_an_old_wideisonet_says_its_activation_and_keeps_it(tmp_path):
         folder = mn.save(mn.WideIsoNet(config), tmp_path / activation)
         as_version_1(folder)
         assert mn.load(folder).config.activation == activation
+
+
+@pytest.mark.parametrize("limit", [100, 20_000])  # bytes of a file: too few for the weights
+def test_a_full_disk_leaves_the_old_checkpoint_and_nothing_else(saved, tmp_path, limit):
+    model, folder = saved
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        for place in (folder, tmp_path / "new"):
+            with pytest.raises(
+                OSError, match=r"model.safetensors could not be written .*Make room"
+            ):
+                mn.save(model, place)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_are_not_replaced_if_their_config_cannot_be(saved, monkeypatch):
+    model, folder = saved
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    def fail(path, *rest, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    next(model.parameters()).data.add_(1.0)
+    with pytest.raises(OSError, match="No space left on device"):
+        mn.save(model, folder)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_checkpoint_has_a_name(saved):
+    with pytest.raises(ValueError, match="its name is empty: choose a name"):
+        mn.save(saved[0], "")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(saved, name):
+    (saved[1] / name).unlink()
+    os.mkfifo(saved[1] / name)
+    with pytest.raises(ValueError, match=f"holds no {name}"):
+        mn.load(saved[1])

@@ -1,4 +1,5 @@
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_the_list_as_json_has_the_commands(capsys, tmp_path, monkeypatch):
     listed = {one["name"]: one for one in json.loads(out)}
     assert set(listed) == set(experiments())
     name = "lra-text-mimoformer-2x2"
-    wanted = f"mimonets train {name} --seeds 5 --out runs/reproduce/{name}"
+    wanted = f"mimonets train {name} --set train.seed=4 --out runs/reproduce/{name}/seed-4 --resume"
     assert wanted in listed["lra"]["commands"]
     assert listed["cost-mimoconv"]["status"] == "published: 27 reproduced, 3 differs"
 
@@ -108,7 +109,11 @@ def test_a_result_is_not_replaced_by_one_of_other_runs(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "option", [("--only", "x"), ("--add",), ("--compile",), ("--scale", "0.5")]
+    "option",
+    [
+        *(("--only", "x"), ("--add",), ("--compile",), ("--scale", "0.5"), ("--workers", "auto")),
+        *(("--set", "train.lr=1"), ("--precision", "32"), ("--array", "x"), ("--devices", "2")),
+    ],
 )
 def test_options_of_training_are_refused_where_nothing_is_trained(capsys, tmp_path, option):
     code, _, err = run(capsys, "cost-mimoconv", *option, "--out", str(tmp_path))
@@ -155,11 +160,42 @@ def test_a_part_of_the_runs_leaves_the_results_alone(capsys, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_commands_can_be_shown(capsys):
-    _, out, _ = run(capsys, "cifar", "--commands")
-    assert out.splitlines()[0] == (
-        "mimonets train cifar10-wideresnet --seeds 5 --out runs/reproduce/cifar10-wideresnet"
+def test_commands_are_shown_run_by_run(capsys):
+    _, out, _ = run(capsys, "cifar", "--commands", "--precision", "bf16", "--runs", "here")
+    lines = out.splitlines()
+    assert len(lines) == len(set(lines)) == 60
+    assert lines[0] == (
+        "mimonets train cifar10-wideresnet --set train.precision=bf16 "
+        "--out here/cifar10-wideresnet,precision=bf16/seed-0 --resume"
     )
+
+
+def test_a_job_array_has_a_task_per_run_and_teachers_first(capsys, tmp_path):
+    script = tmp_path / "seeds.sbatch"
+    code, _, err = run(capsys, "demo-seeds", "--array", str(script))
+    assert (code, "say how to submit it" in err) == (0, True)
+    text = script.read_text()
+    assert f"#   sbatch --array=0-23 {script}" in text
+    assert f"#   sbatch --array=24-35 --dependency=afterok:ID_OF_THE_JOB_BEFORE {script}" in text
+    for task, wanted in ((0, "seed-0 --resume"), (35, "taught/seed-2 --resume")):
+        ran = subprocess.run(
+            ["bash", str(script)],
+            env={"SLURM_ARRAY_TASK_ID": str(task), "PATH": f"{stand_in(tmp_path)}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout.strip().endswith(wanted)
+        assert ("train.teacher=" in ran.stdout) == (task == 35)
+
+
+def stand_in(folder):
+    """Make a program called mimonets that prints its arguments."""
+    program = folder / "bin" / "mimonets"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    return program.parent
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,10 @@ def test_calibration_error_equals_the_sum_over_bins():
             right = (answer == labels)[inside].float().mean()
             wanted += float(inside.float().mean() * (right - confidence[inside].mean()).abs())
     assert expected_calibration_error(logits, labels) == pytest.approx(wanted, abs=1e-5)
+    for odd in (float("nan"), float("inf")):
+        logits[3, 1] = odd
+        with pytest.raises(ValueError, match="infinite or not a number"):
+            expected_calibration_error(logits, labels)
 
 
 @pytest.mark.parametrize(("correct", "total"), [(0, 1), (1, 1), (3, 7), (500, 500)])

@@ -1,15 +1,21 @@
 """compare() trains candidates alike, measures them, and may advise against superposition."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import mimonets as mn
+from mimonets.cli._options import imported
 from mimonets.cli.main import main
-from mimonets.experiments.candidates import advise, compare
+from mimonets.experiments import candidates
+from mimonets.experiments.advice import advise, pareto
+from mimonets.experiments.candidates import Work, compare
+from mimonets.serving.networks import superposed
 
 MINE = """
 from torch import nn
@@ -43,7 +49,7 @@ def mine(tmp_path):
 def test_one_command_gives_table_plot_advice_and_models_to_serve(mine, digits, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["compare", "--import", f"{mine}:make", "--data", str(digits), "--out", str(out)]
-    words += ["--steps", "30", "--seeds", "2", "--speed", "1.1"]
+    words += ["--steps", "30", "--seeds", "2", "--speed", "1.1", "--no-int8"]
     words += ["--sibling", f"small={mine}:small"]
     assert main(words) == 0
     printed = capsys.readouterr()
@@ -66,6 +72,35 @@ def test_one_command_gives_table_plot_advice_and_models_to_serve(mine, digits, t
     assert main([*words, "--json"]) == 0  # resumes: nothing is trained again
     again = json.loads(capsys.readouterr().out)
     assert [row["by_seed"] for row in again["rows"]] == accuracies
+
+
+@pytest.fixture
+def torch_only(monkeypatch):
+    """Leave exports out, which take seconds."""
+    monkeypatch.setattr(Work, "_export", lambda *_: None)
+
+
+LOADERS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def loaders():
+    images, labels = torch.randn(64, 1, 8, 8), torch.arange(64) % 4
+    return [DataLoader(TensorDataset(images, labels), 16) for _ in range(2)]
+"""
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_a_saved_network_and_loaders_of_ones_own_are_taken(tmp_path, capsys):
+    sizes = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 4}
+    mn.save(mn.create("wideresnet", **sizes), tmp_path / "saved")
+    (tmp_path / "given.py").write_text(LOADERS)
+    words = ["compare", str(tmp_path / "saved"), "--data", f"{tmp_path}/given.py:loaders"]
+    words += ["--out", str(tmp_path / "out"), "--steps", "1", "--seeds", "1", "--batch-size", "4"]
+    assert main([*words, "--json"]) == 0
+    rows = {one["name"]: one for one in json.loads(capsys.readouterr().out)["rows"]}
+    assert {"as it is", "keys, N=4", "tiles, N=2", "slimmable, width 0.5"} <= {*rows}
+    assert rows["slimmable, width 0.25"]["macs"] < rows["as it is"]["macs"] / 3
 
 
 def row(name, accuracy, speed, streams=1):
@@ -91,11 +126,28 @@ def test_the_advice_can_be_against_superposition():
     assert "take half resolution" in advise(ROWS, macs=0.5e6)
     assert "take keys, N=4" in advise(ROWS)  # at the speed of the fastest superposed one
     assert "no candidate gets there; the fastest is keys" in advise(ROWS, speed=9)
+    assert "the cheapest is keys, N=4, 0.286 MMAC" in advise(ROWS, macs=1.0)
 
 
 def test_candidates_within_their_intervals_are_named():
     rows = [ROWS[0], row("a", 0.9, 3.0), row("b", 0.897, 3.1)]
     assert advise(rows, speed=3).endswith("take a (b: within the intervals).")
+
+
+def test_of_losses_the_smallest_is_taken():
+    def lost(name, loss, speed):
+        return {**row(name, 0, speed), "loss": loss}
+
+    rows = [lost("as it is", 0.1, 1.0), lost("tiles", 0.3, 3.0), lost("half", 0.2, 3.1)]
+    for one in rows:
+        del one["accuracy"]
+    found = "At 3x the speed: half loss 0.2 ± 0.005, tiles loss 0.3 ± 0.005: take half."
+    assert advise(rows, speed=3) == found
+
+
+def test_the_pareto_front_has_no_row_that_another_one_beats():
+    rows = [{**one, "inputs_per_second": one["speed"]} for one in (*ROWS, row("slow", 0.95, 0.9))]
+    assert [one["name"] for one in pareto(rows)] == [one["name"] for one in ROWS]
 
 
 def refuses(tmp_path, match, network=None, data=None, **settings):
@@ -120,6 +172,14 @@ def test_bad_input_gets_one_sentence_and_nothing_is_written(digits, tmp_path):
     texts = np.array(["cat", "dog"] * 10)
     np.savez(tmp_path / "texts.npz", images=np.zeros((20, 8, 8), np.uint8), labels=texts)
     refuses(tmp_path, "labels", data=tmp_path / "texts.npz")
+    for name, sizes in (("several", (8, 9)), ("single", (8,))):
+        for letter in "ab":
+            (tmp_path / name / letter).mkdir(parents=True)
+            for side in sizes:
+                image = Image.fromarray(np.zeros((side, side), np.uint8))
+                image.save(tmp_path / name / letter / f"{side}.png")
+    refuses(tmp_path, "bring all images to one size", data=tmp_path / "several")
+    refuses(tmp_path, "at least 2 per class", data=tmp_path / "single")
 
 
 def test_another_folder_is_not_touched(digits, tmp_path):
@@ -129,11 +189,130 @@ def test_another_folder_is_not_touched(digits, tmp_path):
         compare(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits, out=tmp_path / "out")
 
 
+@pytest.mark.usefixtures("torch_only")
 def test_results_of_another_network_are_not_taken_up(digits, tmp_path):
     def cnn(maps):
         return nn.Sequential(nn.Conv2d(1, maps, 3), nn.Flatten(), nn.Linear(36 * maps, 10))
 
+    def stop(line):
+        if "seed 0" in line:
+            raise KeyboardInterrupt
+
     settings = {"out": tmp_path / "out", "steps": 2, "seeds": 1, "streams": (2,)}
-    compare(lambda: cnn(8), digits, **settings)
+    with pytest.raises(KeyboardInterrupt):  # after the first training
+        compare(lambda: cnn(8), digits, tell=stop, **settings)
     with pytest.raises(ValueError, match="out=.*weights.*name another folder"):
         compare(lambda: cnn(12), digits, **settings)
+
+
+SHORT = {"steps": 3, "seeds": 1, "streams": (2,)}
+
+
+def loaders(images, labels):
+    data = torch.utils.data.TensorDataset(images, labels)
+    return [torch.utils.data.DataLoader(data, size) for size in (16, 32)]
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_numbers_and_maps_are_compared_by_their_loss(tmp_path):
+    images = torch.randn(64, 1, 8, 8)
+
+    def make():
+        sizes = (1, 8), (8, 8), (8, 8), (8, 1)
+        layers = [nn.Conv2d(*size, 3, padding=1) for size in sizes]
+        return nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), *layers[2:])
+
+    found = compare(make, loaders(images, images / 2), out=tmp_path / "out", **SHORT)
+    names = [one["name"] for one in found["rows"]]
+    assert names == ["as it is", "half resolution", "keys, N=2", "tiles, N=2"]
+    assert all(one["loss"] > 0 and one["interval"] > 0 for one in found["rows"])
+    assert found["plan"]["loss"] == "squared_error"
+    assert (tmp_path / "out" / "compare.png").exists()
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_a_trained_network_is_measured_as_it_is_and_teaches_the_others(tmp_path, monkeypatch):
+    labels = torch.arange(128) % 2
+    images = (2.0 * labels - 1).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+
+    def make():
+        network = nn.Sequential(nn.Conv2d(1, 8, 1), nn.Conv2d(8, 8, 1), nn.ReLU(), Head())
+        for p in network.parameters():
+            nn.init.constant_(p, 0.1)
+        network[3].weight.data = torch.tensor([[0.0] * 8, [1.0] * 8])
+        network[3].bias.data = torch.tensor([1.5, 0.0])
+        return network
+
+    class Head(nn.Linear):
+        def __init__(self):
+            super().__init__(8, 2)
+
+        def forward(self, x):
+            return super().forward(x.mean((2, 3)))
+
+    teachers = []
+    train = candidates.train
+    monkeypatch.setattr(
+        candidates,
+        "train",
+        lambda *a, teacher, **k: teachers.append(teacher) or train(*a, teacher=teacher, **k),
+    )
+    said = []
+    found = compare(make, loaders(images, labels), out=tmp_path / "out", tell=said.append, **SHORT)
+    first = found["rows"][0]
+    assert (first["name"], first["accuracy"]) == ("as it is", 1.0)
+    assert found["plan"]["distilled"]
+    assert any("trained already" in line for line in said)
+    assert len(teachers) == len(found["rows"]) - 1  # all others were trained
+    assert all(isinstance(teacher, nn.Sequential) for teacher in teachers)
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_a_candidate_that_fails_says_why_and_the_others_go_on(digits, tmp_path, monkeypatch):
+    class Fragile(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 10)
+
+        def forward(self, x):
+            if self.training and len(x) > 2:
+                raise RuntimeError("no batches, please")
+            return self.linear(x.flatten(1))
+
+    def plain():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    found = compare(plain, digits, out=tmp_path / "out", siblings={"fragile": Fragile}, **SHORT)
+    assert "no batches, please" in found["refused"]["fragile"]
+    assert "fails on the example" in found["refused"]["half resolution"]
+    assert [one["name"] for one in found["rows"]] == ["as it is"]
+
+
+@pytest.mark.slow
+def test_int8_of_each_takes_part_and_is_served(digits, mine, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(mine.parent))
+    from compared_network import make
+
+    found = compare(make, digits, out=tmp_path / "out", **{**SHORT, "steps": 60})
+    rows = {one["name"]: one for one in found["rows"]}
+    for name in ("as it is", "tiles, N=2"):
+        plain, int8 = rows[name], rows[f"{name}, int8"]
+        assert int8["engine"].endswith("int8")
+        assert abs(int8["accuracy"] - plain["accuracy"]) < 0.1
+    network = superposed("mine", mn.Engine(rows["tiles, N=2"]["served"], "onnxruntime-int8"))
+    network.run_every_graph()
+    assert network.answer_shapes == {"values": (10,)}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("torch_only")
+def test_workers_train_in_processes_of_their_own(digits, mine, tmp_path):
+    ray = pytest.importorskip("ray")
+    make = partial(imported, f"{mine}:make")
+    alone = compare(make, digits, out=tmp_path / "alone", **SHORT)
+    try:
+        shared = compare(make, digits, out=tmp_path / "shared", workers=2, **SHORT)
+    finally:
+        ray.shutdown()
+    for one, two in zip(alone["rows"], shared["rows"], strict=True):
+        assert (one["name"], one["by_seed"]) == (two["name"], two["by_seed"])

@@ -8,17 +8,17 @@ import torch
 from mimonets._seeds import mean_and_deviation
 from mimonets.checkpoints import load
 from mimonets.experiments import RunOptions
-from mimonets.experiments.compare import accuracy_row
 from mimonets.experiments.figures import DRAWINGS
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
+from mimonets.experiments.sweep import measure_plan
 from mimonets.experiments.trained import (
     average_row,
     difference_row,
-    measure_plan,
     read_run_record,
     run_folder,
     trial_rows,
 )
+from mimonets.experiments.verdict import accuracy_row
 from mimonets.models.base import eval_mode
 from mimonets.recipes.execute import split_batches
 
@@ -200,9 +200,11 @@ def test_a_scaled_plan_is_marked_and_kept_apart(tmp_path):
 def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path):
     teacher = replace(TRIAL, seeds=(0,))
     taught = replace(teacher, name="small,taught", teacher="small")
-    place = RunOptions(runs=tmp_path)
-    with pytest.raises(ValueError, match="small/seed-0.*not been trained"):
-        measure_plan(replace(PLAN, trials=(taught,)), place)
+    told = []
+    place = RunOptions(runs=tmp_path, tell=told.append)
+    _, details = measure_plan(replace(PLAN, trials=(taught,)), place)
+    assert details["failed"] == ["small,taught/seed-0"]
+    assert "learns from small/seed-0, which has not been trained" in told[-1]
     _, details = measure_plan(replace(PLAN, trials=(teacher, taught)), place)
     alone, other = details["runs"]
     assert alone["history"][-1]["loss"] != other["history"][-1]["loss"]
@@ -211,11 +213,14 @@ def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path)
     changes = "".join(f" --set {setting}" for setting in SMALL)
     start = f"mimonets train digits-mimoconv-dynamic{changes}"
     place, model = "runs/reproduce/small", "train.teacher=runs/reproduce/small/seed"
-    assert replace(TRIAL, seeds=(0, 1)).commands() == [f"{start} --seeds 2 --out {place}"]
-    assert replace(taught, seeds=(0, 1)).commands() == [
-        f"{start} --set {model}-0/model --out {place},taught/seed-0",
-        f"{start} --set train.seed=1 --set {model}-1/model --out {place},taught/seed-1",
-    ]
+    assert TRIAL.command(0) == f"{start} --out {place}/seed-0 --resume"
+    assert (
+        taught.command(0) == f"{start} --set {model}-0/model --out {place},taught/seed-0 --resume"
+    )
+    assert taught.command(1, Path("r"), Path("a b")) == (
+        f"{start} --set train.seed=1 --set train.teacher=r/small/seed-1/model --data-dir 'a b' "
+        f"--out r/small,taught/seed-1 --resume"
+    )
 
 
 def test_a_teacher_that_only_a_result_file_has_is_trained_again(tmp_path):
@@ -255,8 +260,12 @@ def test_a_finished_run_of_another_recipe_is_not_taken_for_this_one(tmp_path):
     place = RunOptions(runs=tmp_path)
     measure_plan(replace(PLAN, trials=(small,)), place)
     changed = replace(small, settings=(*SMALL, "train.lr=0.00001"))
-    with pytest.raises(ValueError, match=r"another recipe.*differs in train\.lr"):
-        measure_plan(replace(PLAN, trials=(changed,)), place)
+    told = []
+    other = replace(PLAN, trials=(changed,))
+    rows, details = measure_plan(other, replace(place, tell=told.append))
+    assert "another recipe: it differs in train.lr" in told[-1]
+    assert (details["runs"], details["failed"]) == ([], ["small/seed-0"])
+    assert {row.verdict for row in rows} == {"not run"}
 
 
 def test_a_network_with_gears_is_tested_in_each(tmp_path):
@@ -283,30 +292,10 @@ def test_a_network_with_gears_is_tested_in_each(tmp_path):
     assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)
 
 
-def test_a_network_is_judged_on_foreign_images_where_the_plan_asks(tmp_path):
-    pytest.importorskip("matplotlib")
-    judged = replace(TRIAL, seeds=(0,), foreign="letters", title="Small, digits", only_modes=(1,))
-    plan = replace(PLAN, trials=(judged,), axis="uncertainty")
-    rows, details = measure_plan(plan, RunOptions(runs=tmp_path))
-    found = details["runs"][0]["uncertainty"]["1"]
-    assert rows[0].what == "Small, digits"
-    assert {row.what.partition(": ")[2]: row.ours for row in rows[1:]} == pytest.approx(
-        {
-            "negative log-likelihood": found["clean"]["negative_log_likelihood"],
-            "calibration error": 100 * found["clean"]["calibration_error"],
-            "accuracy, damaged": 100 * damaged(found, "accuracy"),
-            "negative log-likelihood, damaged": damaged(found, "negative_log_likelihood"),
-            "foreign images found, AUROC": 100 * found["foreign"],
-        }
-    )
-    assert measure_plan(plan, RunOptions(runs=tmp_path, train=False)) == (rows, details)
-    # A mode that was not tested yet is tested now; the others are not tested again.
-    other = replace(PLAN, trials=(replace(TRIAL, seeds=(0,), title="Both"),))
+def test_a_mode_that_was_not_tested_yet_is_tested_and_no_other(tmp_path):
+    one = replace(PLAN, trials=(replace(TRIAL, seeds=(0,), only_modes=(1,)),))
+    rows, _ = measure_plan(one, RunOptions(runs=tmp_path))
+    other = replace(PLAN, trials=(replace(TRIAL, seeds=(0,)),))
     both, _ = measure_plan(other, RunOptions(runs=tmp_path))
     assert [row.ours is None for row in both] == [False, False]
     assert both[0].ours == rows[0].ours
-
-
-def damaged(found, measure):
-    kinds = [found["damaged"][kind] for kind in ("noise", "blur", "contrast", "shift")]
-    return sum(kind[strength][measure] for kind in kinds for strength in "123") / 12

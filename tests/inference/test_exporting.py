@@ -23,6 +23,7 @@ from mimonets import (
 from mimonets.inference import trace
 from mimonets.inference.manifest import _hash_of, check_files, read_manifest
 from mimonets.inference.measure import measure_accuracy
+from serving.damage import change_manifest, rehash
 from small_networks import ForeignCNN, randomise
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -300,6 +301,44 @@ def test_every_mode_has_its_graphs_and_every_graph_its_hash(copy, change, messag
     path.write_text(json.dumps(content | {"sha256": _hash_of(content)}))
     with pytest.raises(ValueError, match=message):
         Engine(copy, "onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.update(num_streams="three"), "num_streams='three'.*no int"),
+        (lambda content: content.update(takes_mask=1), "takes_mask=1, which is no bool"),
+        (lambda content: content.update(modes=[]), r"has the modes \[\]"),
+        (lambda content: content.update(modes=7), "does not describe an exported model"),
+        (lambda content: content["modes"].reverse(), r"has the modes \[3, 2, 1\]: they ascend"),
+        (lambda content: content["modes"][0].update(active_streams=True), "active_streams=True"),
+        (lambda content: content["modes"][0].update(accuracy={"float32": "high"}), "accuracy="),
+        (lambda content: content["formats"]["onnx"].update(files=["a"]), "files="),
+        (lambda content: content["formats"].update(onnx=None), "does not describe"),
+        (lambda content: content["input_spec"].update(shape="large"), "shape='large'"),
+    ],
+)
+def test_fields_of_another_type_are_refused(copy, change, message):
+    change_manifest(copy, change)
+    with pytest.raises(ValueError, match=message):
+        Engine(copy, "onnxruntime")
+
+
+def test_weights_of_a_graph_without_a_hash_are_refused(copy):
+    (copy / "other0.bin").write_bytes((copy / "weights.bin").read_bytes())
+    graph = copy / "mode-2.onnx"
+    graph.write_bytes(graph.read_bytes().replace(b"weights.bin", b"other0.bin\0"))
+    rehash(copy)
+    with pytest.raises(ValueError, match=r"mode-2.onnx reads weights from 'other0.bin.*no hash in"):
+        Engine(copy, "onnxruntime")
+
+
+def test_a_graph_that_the_engine_cannot_read_is_one_sentence(copy):
+    (copy / "mode-3.onnx").write_bytes(b"no graph at all")
+    rehash(copy)
+    for backend in ("onnxruntime", "auto"):
+        with pytest.raises(ValueError, match=r"^.*copy cannot be run by backend=.*again\.$"):
+            Engine(copy, backend)(torch.zeros(3, 1, 8, 8), 3)
 
 
 def test_prelu_is_exported_as_two_relus_whatever_its_slopes(tmp_path):

@@ -1,4 +1,4 @@
-"""A slimmable network is exported with all its operating points, and every engine runs them."""
+"""A slimmable network is exported with its operating points, and every engine runs them."""
 
 from importlib.util import find_spec
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mimonets import Engine, export
+from mimonets.inference.torch_runtime import describe
 from mimonets.models.baselines.slimmable import SlimmableWideResNet, SlimmableWideResNetConfig
 from small_networks import randomise
 
@@ -23,29 +24,35 @@ def model():
     return randomise(SlimmableWideResNet(config))
 
 
-def test_every_operating_point_is_written_and_run(model, tmp_path):
-    there = find_spec("openvino") is not None
-    formats = ("onnx", "pt2", *(("openvino",) if there else ()))
-    folder = export(model, tmp_path / "out", formats=formats)
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    formats = ("onnx", "pt2", *(("openvino",) if find_spec("openvino") else ()))
+    return export(
+        model, tmp_path_factory.mktemp("slimmable") / "out", formats=formats, modes=[1, 3]
+    )
+
+
+def test_every_operating_point_is_a_mode_to_export(model):
+    assert [mode.active_streams for mode in describe(model).modes] == [1, 2, 3]
+
+
+def test_every_engine_runs_what_was_written(model, folder):
     images = model.example_inputs(5)
     with torch.no_grad():
-        wanted = {point: model(images, point=point) for point in (1, 2, 3)}
-        assert not torch.allclose(wanted[1], wanted[2])
-    for backend in ("torch", "onnxruntime", "pt2", *(("openvino",) if there else ())):
+        wanted = {point: model(images, point=point) for point in (1, 3)}
+        assert not torch.allclose(wanted[1], wanted[3])
+    others = ("openvino",) if find_spec("openvino") else ()
+    for backend in ("torch", "onnxruntime", "pt2", *others):
         engine = Engine(folder, backend)
-        assert [(p.number, p.inputs_per_pass) for p in engine.operating_points] == [
-            (1, 1),
-            (2, 1),
-            (3, 1),
-        ]
+        points = [(p.number, p.inputs_per_pass) for p in engine.operating_points]
+        assert points == [(1, 1), (3, 1)]
         for point, answers in wanted.items():
             torch.testing.assert_close(engine(images, point), answers, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(engine(images), wanted[1], rtol=1e-4, atol=1e-5)
     macs = [record.macs_per_input for record in engine.manifest.modes]
-    assert macs[0] > 2 * macs[1] > 4 * macs[2]
+    assert macs[0] > 4 * macs[1]
 
 
-def test_a_point_that_was_not_exported_is_refused(model, tmp_path):
-    folder = export(model, tmp_path / "out", modes=[1, 2], measure=False)
-    with pytest.raises(ValueError, match=r"active_streams=3.*choose from 1, 2"):
-        Engine(folder, "onnxruntime")(model.example_inputs(2), 3)
+def test_a_point_that_was_not_exported_is_refused(model, folder):
+    with pytest.raises(ValueError, match=r"active_streams=2.*choose from 1, 3"):
+        Engine(folder, "onnxruntime")(model.example_inputs(2), 2)

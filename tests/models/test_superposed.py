@@ -325,6 +325,31 @@ def test_a_network_that_is_refused_stays_as_it_was(module, message):
     mn.superpose(network, num_streams=2, bind_after="stem", unbind_before="head", example=images)
 
 
+def test_one_number_for_a_whole_batch_is_no_answer():
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = plain_cnn()
+
+        def forward(self, images):
+            return self.network(images).mean()
+
+    example = torch.randn(2, 1, 9, 9)
+    for streams in (1, 2):
+        with pytest.raises(ValueError, match="one number for the whole batch"):
+            mn.superpose(Loss(), num_streams=streams, example=example)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "compile", [torch.jit.script, lambda net: torch.jit.trace(net, torch.randn(1, 1, 9, 9))]
+)
+def test_networks_of_torch_jit_are_refused_in_a_sentence(compile):
+    network = compile(plain_cnn().eval())
+    with pytest.raises(ValueError, match="modules that torch.jit made.* as it was before"):
+        mn.superpose(network, num_streams=2, example=torch.randn(1, 1, 9, 9))
+
+
 def test_a_batch_norm_under_two_names_is_replaced_under_both():
     norm = nn.BatchNorm2d(8)
 

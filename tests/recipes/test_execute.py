@@ -393,3 +393,12 @@ def test_a_crop_is_described_with_the_size_before_it():
     spec = describe_inputs(recipe, make_train_batches(recipe, load_data(data)))
     assert (spec.shape, spec.crop, spec.original) == ((1, 6, 6), 6, (8, 8))
     assert spec.labels == tuple("0123456789")
+
+
+def test_a_network_that_memory_does_not_hold_is_refused_before_it_is_built(monkeypatch):
+    recipe = load_recipe("mnist-mimoconv-n4", ["model.width=1000000"])
+    with pytest.raises(ValueError, match=r"mimoconv take .* GB, and .* are free: choose a smaller"):
+        make_model(recipe)
+    monkeypatch.setattr(execute, "free_memory", lambda: None)  # not known: it is tried
+    monkeypatch.setattr(execute, "model_class_for", lambda config: lambda config: nn.Linear(1, 1))
+    assert isinstance(make_model(recipe), nn.Linear)

@@ -129,21 +129,19 @@ def listening(server, app=None):
     """Run a server on a port of its own; gives its address without http://."""
     import uvicorn
 
-    config = uvicorn.Config(
-        app or make_app(server),
-        host="127.0.0.1",
-        port=0,
-        log_level="error",
-        timeout_graceful_shutdown=2,
-    )
+    from mimonets.serving.run import listen, make_config
+
+    config = make_config(app or make_app(server), server.settings)
+    config.timeout_graceful_shutdown = 2
     running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, daemon=True)
+    sockets = listen("127.0.0.1", 0)
+    thread = threading.Thread(target=running.run, args=(sockets,), daemon=True)
     thread.start()
     until = time.monotonic() + 20
     while not running.started and time.monotonic() < until:
         time.sleep(0.01)
     assert running.started
-    port = running.servers[0].sockets[0].getsockname()[1]
+    port = sockets[0].getsockname()[1]
     try:
         yield f"127.0.0.1:{port}"
     finally:

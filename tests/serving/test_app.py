@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mimonets.serving.classify import read_images
-from mimonets.serving.infer import client_leaves, read_body
+from mimonets.serving.bodies import Bodies, Body
+from mimonets.serving.images import read_images
+from mimonets.serving.infer import client_leaves
 from mimonets.serving.model_queue import ModelQueue
 from mimonets.serving.operating_points import ServiceTime
 from mimonets.serving.policy import Policy
@@ -25,7 +26,6 @@ from mimonets.serving.request_options import (
     make_request,
     read_options,
 )
-from mimonets.serving.server import ServerSettings
 from mimonets.serving.tenants import EVERYONE, Tenant, Tenants, read_api_keys
 from serving.fakes import SPEC, FakeEngine, client_of, images, make_point, make_server, tensor
 
@@ -313,7 +313,9 @@ def test_a_request_that_asks_for_much_work_is_refused_in_one_short_line(body):
 
 def test_json_that_no_input_needs_is_not_decoded(monkeypatch):
     monkeypatch.setattr("mimonets.serving.protocol.read_json", None)
-    with pytest.raises(RequestError, match="at most 106496: send fewer, or binary") as caught:
+    with pytest.raises(
+        RequestError, match="at most 106496 are taken.*send fewer inputs, or binary"
+    ) as caught:
         decode_request(b" " * 200_000, None, SPEC, takes_short=False, max_inputs=256)
     assert caught.value.status == 413
 
@@ -422,7 +424,7 @@ def test_sixteen_bits_per_pixel_become_eight_as_in_training():
     file = io.BytesIO()
     pixels = np.full((2, 2), 150 * 256 + 99, dtype=np.uint16)
     Image.fromarray(pixels).save(file, "PNG")
-    assert (read_images([file.getvalue()], SPEC) == (150 - 100) / 50).all()
+    assert (read_images([file.getvalue()], SPEC, 100) == (150 - 100) / 50).all()
 
 
 def test_pixels_of_all_images_together_are_limited():
@@ -445,7 +447,7 @@ def test_an_image_that_would_fill_memory_is_413(side):
         for kind, data in chunks
     )
     with pytest.raises(RequestError, match="pixels in one request; at most 16000000") as caught:
-        read_images([bomb], SPEC)
+        read_images([bomb], SPEC, 16_000_000)
     assert caught.value.status == 413
 
 
@@ -622,11 +624,14 @@ def test_a_body_is_read_whole_and_counted_however_it_comes(parts, waits):
             part = left.pop(0)
             return {"type": "http.request", "body": part, "more_body": bool(left)}
 
-        settings = ServerSettings(max_body=1024)
-        if len(b"".join(parts)) <= 1024:
-            assert await read_body(receive, {}, settings) == b"".join(parts)
-        else:
-            with pytest.raises(RequestError, match="at most 1024 bytes"):
-                await read_body(receive, {}, settings)
+        bodies, total = Bodies(most=10_000), len(b"".join(parts))
+        with Body(bodies, "a") as body:
+            if total <= 1024:
+                assert await body.read(receive, {}, 1024) == b"".join(parts)
+                assert bodies.held == bodies.held_by_tenant["a"] == total
+            else:
+                with pytest.raises(RequestError, match="at most 1024 bytes"):
+                    await body.read(receive, {}, 1024)
+        assert bodies.held == bodies.held_by_tenant["a"] == 0
 
     run(main())

@@ -9,6 +9,7 @@ from mimonets.serving.batcher import Batcher, RefusedError
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.operating_points import ServiceTime
 from mimonets.serving.policy import Policy
+from mimonets.serving.waiting_line import WaitingLine
 from serving.fakes import make_point
 
 TIME = ServiceTime(per_pass=0.0099)
@@ -95,7 +96,7 @@ class Server(RuleBasedStateMachine):
         assert (self.batcher.queued_bytes == 0) == (not waiting)
         assert not any(queued.request.is_done for queued in waiting)
         for queue in self.queues:
-            assert queue.waiting == sorted(queue.waiting, key=lambda queued: queued.place)
+            assert list(queue.waiting) == sorted(queue.waiting, key=lambda queued: queued.place)
 
     def teardown(self):
         for _ in range(1000):
@@ -228,8 +229,8 @@ def test_doubtful_answers_are_run_again_in_slow_mode_when_nothing_else_waits():
     for one in requests:
         batcher.offer(one, 0.0)
     job, _ = batcher.next_job(0.0)
-    job = queue.policy.take(job.inputs + queue.waiting, 2, 1)  # as under load
-    queue.waiting = []
+    job = queue.policy.take([*job.inputs, *queue.waiting], 2, 1)  # as under load
+    queue.waiting = WaitingLine()
     doubtful = job.inputs[1]
     outputs = {id(queued): ("fast", 0.5 if queued is doubtful else 0.95) for queued in job.inputs}
     done = batcher.finish(job, outputs, 0.01)
@@ -250,8 +251,8 @@ def test_a_doubtful_answer_is_sent_as_it_is_when_others_wait():
     for one in requests:
         batcher.offer(one, 0.0)
     job, _ = batcher.next_job(0.0)
-    job = queue.policy.take(job.inputs + queue.waiting, 2, 1)
-    queue.waiting = []
+    job = queue.policy.take([*job.inputs, *queue.waiting], 2, 1)
+    queue.waiting = WaitingLine()
     outputs = {id(queued): ("fast", 0.5) for queued in job.inputs}
     assert batcher.finish(job, outputs, 0.01) == [], "all four hope for a rerun"
     batcher.offer(request(queue, now=0.011), 0.011)
@@ -269,7 +270,7 @@ def test_a_short_group_reports_the_point_of_its_number(members):
     waiting = list(queue.waiting)
     batcher.next_job(0.0)
     job = queue.policy.take(waiting, 2, 1)
-    queue.waiting = []
+    queue.waiting = WaitingLine()
     batcher.finish(job, {id(queued): (0, 1.0) for queued in job.inputs}, 0.01)
     point = requests[0].answers[0].point
     assert point.inputs_per_pass == {1: 1, 2: 2, 3: 4, 4: 4}[members]
@@ -337,7 +338,7 @@ def test_a_queue_that_remembers_its_length_admits_as_one_that_is_counted_each_ti
         now += 0.003
         one = request(queue, now, slo, count, tenant="ab"[count % 2])
         inputs = [batcher._queued_input(one, row, now) for row in range(count)]
-        counted = queue.policy.lateness(queue.waiting, inputs, now, batcher.free_at)
+        counted = queue.policy.lateness(list(queue.waiting), inputs, now, batcher.free_at)
         assert queue.lateness(inputs, now, batcher.free_at, 0.0) == pytest.approx(
             counted, abs=1e-12
         )

@@ -1,18 +1,18 @@
-"""The numbers of docs/serving.md come from results/."""
+"""The numbers of docs/serving-*.md come from results/."""
 
 import math
 
 import pytest
 
 from results_files import ROOT, result
-from serving_tables import MEASURED
+from serving_tables import MEASURED, policy_table
 
-PAGE = ROOT / "docs" / "serving.md"
+PAGES = [(make, "serving-measured") for make in MEASURED] + [(policy_table, "serving-policy")]
 
 
-@pytest.mark.parametrize("make", MEASURED)
-def test_the_page_shows_what_was_measured(make):
-    assert make() in PAGE.read_text()
+@pytest.mark.parametrize(("make", "page"), PAGES)
+def test_the_page_shows_what_was_measured(make, page):
+    assert make() in (ROOT / "docs" / f"{page}.md").read_text()
 
 
 def test_the_drain_test_is_near_the_bound_over_the_whole_range():

@@ -684,11 +684,12 @@ def test_pairs_are_served_in_one_mode_for_each_number_of_pairs(grid, served):
     assert points[-1].answer(pairs).shape == (3, 3)
 
 
-def test_a_network_that_answers_every_token_is_refused_when_it_is_loaded():
+def test_a_network_that_answers_every_token_is_served_with_values():
     config = MIMOFormerConfig(**SMALL, num_classes=10, head="next_token", causal=True, grid=(2, 1))
     network = superposed("words", Engine(MIMOFormer(config).eval(), "torch", 1))
-    with pytest.raises(ValueError, match=r"words .* 8 x 10 numbers.*mimonets.Engine"):
-        network.run_every_graph()
+    network.run_every_graph()
+    assert network.input_spec.answers == "values"
+    assert network.answer_shapes == {"values": (8, 10)}
 
 
 def test_the_window_looks_at_the_last_seconds_only():

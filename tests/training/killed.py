@@ -1,6 +1,7 @@
 """Train a tiny model in a process of its own, so that a test can kill it or send it a signal."""
 
 import os
+import resource
 import signal
 import sys
 from unittest import mock
@@ -40,8 +41,22 @@ def run_and_stop(folder, number):
     assert signal.getsignal(number) is before
 
 
+def run_without_room(folder, size):
+    """Train where no file may be larger than ``size`` bytes, or the disk is as small as that."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if size:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        run(folder)
+    except (OSError, ValueError) as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sys.exit(f"said: {error}")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 3:
+        run_without_room(sys.argv[1], int(sys.argv[3]))
+    elif len(sys.argv) > 2:
         run_and_stop(sys.argv[1], int(sys.argv[2]))
     else:
         run(sys.argv[1])

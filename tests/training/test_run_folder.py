@@ -1,10 +1,12 @@
 import json
+import multiprocessing
 import os
 import random
 import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -93,19 +95,20 @@ def test_going_on_from_an_older_checkpoint_comes_to_the_same_end(tmp_path, monke
     assert same_weights(*models)
 
 
+def written(folder):
+    """Tell when the checkpoint of a run was written."""
+    checkpoint = folder / "checkpoints/last.pt"
+    return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+
+
 def kill_again_and_again(folder, seed, kills):
     """Kill a training process at random moments after its first new checkpoint, or before."""
     rng = random.Random(seed)
     command = [*KILLED, str(folder)]
-    checkpoint = folder / "checkpoints/last.pt"
-
-    def written():
-        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-
     for number in range(kills):
-        before = written()
+        before = written(folder)
         process = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
-        while written() == before and process.poll() is None:
+        while written(folder) == before and process.poll() is None:
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
         process.kill()
@@ -115,14 +118,89 @@ def kill_again_and_again(folder, seed, kills):
             assert (folder / HOLDER_FILE).exists(), "but the lock is free again"
 
 
-@pytest.mark.parametrize(("seed", "kills"), [(0, 2), pytest.param(1, 10, marks=pytest.mark.slow)])
-def test_kill_9_at_any_moment_loses_nothing(uninterrupted, tmp_path, seed, kills):
-    kill_again_and_again(tmp_path / "run", seed, kills)
-    model, found = killed.run(tmp_path / "run")
+def check_the_end(uninterrupted, folder):
+    """Resume a run that was killed: it ends as if nothing had happened, and leaves nothing over."""
+    model, found = killed.run(folder)
     wanted, result = uninterrupted
     assert same_weights(model, wanted)
     assert without_speed(found.history) == without_speed(result.history)
-    assert not (tmp_path / "run" / HOLDER_FILE).exists()
+    assert not (folder / HOLDER_FILE).exists()
+    assert not list(folder.rglob("*.part"))
+
+
+def test_kill_9_at_any_moment_loses_nothing(uninterrupted, tmp_path):
+    kill_again_and_again(tmp_path / "run", seed=0, kills=2)
+    check_the_end(uninterrupted, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    rng, runs = random.Random(1), [tmp_path / "0"]
+    processes = multiprocessing.get_context("forkserver")  # each starts with everything imported
+    processes.set_forkserver_preload(["training.killed"])
+    for _ in range(100):
+        if (runs[-1] / "result.json").exists():
+            runs.append(tmp_path / str(len(runs)))
+        process = processes.Process(target=killed.run, args=(runs[-1],))
+        before = written(runs[-1])
+        process.start()
+        while rng.random() < 0.99 and written(runs[-1]) == before and process.is_alive():
+            process.join(0.01)
+        process.join(rng.uniform(0, 0.5))
+        process.kill()
+        process.join()
+        assert process.exitcode in (-signal.SIGKILL, 0), "it failed by itself"
+    for folder in runs:
+        check_the_end(uninterrupted, folder)
+    print(f"{len(runs)} runs")
+    assert len(runs) > 3, "the moments were all too early"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "disk"), [(10, 0), (1000, 0), (300_000, 0), (0, 8), (0, 2200)])
+def test_a_disk_that_fills_up_is_one_sentence_and_the_run_resumes(
+    uninterrupted, tmp_path, limit, disk
+):
+    """Either files or a whole disk, in kB, may only become so large."""
+    if disk:
+        how = ["mount", "-t", "tmpfs", "-o", f"size={disk}k", "tmpfs", str(tmp_path)]
+        if subprocess.run(how, capture_output=True, check=False).returncode:
+            pytest.skip("no small disk can be mounted here")
+    try:
+        full = subprocess.run(
+            [*KILLED, str(tmp_path / "run"), "full", str(limit)],
+            env=ENVIRONMENT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert full.returncode == 1
+        assert re.search(r"\nsaid: .* could not be written .* Make room and try again; .*\n$",
+                         "\n" + full.stderr)  # fmt: skip
+        assert "Traceback" not in full.stderr
+        assert not list(tmp_path.rglob("*.part"))
+        if disk:
+            subprocess.run(["mount", "-o", "remount,size=20m", str(tmp_path)], check=True)
+        check_the_end(uninterrupted, tmp_path / "run")
+    finally:
+        if disk:
+            subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_what_a_killed_process_left_over_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    host = socket.gethostname()
+    names = (
+        f".file.{host}.{ended.pid}",
+        f".file.{host}.1",
+        f".other.{host}.{ended.pid}",
+        ".file.1",
+    )
+    left = [tmp_path / f"{name}.part" for name in names]
+    for path in left:
+        path.touch()
+    write_safely({tmp_path / "file": lambda part: part.write_text("new")})
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *(one.name for one in left[1:])}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -274,14 +352,14 @@ def test_a_line_of_metrics_cut_short_is_made_again(tmp_path):
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
-    write_safely(path, lambda part: part.write_text("old"))
+    write_safely({path: lambda part: part.write_text("old")})
 
     def fail(part):
         part.write_text("ne")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left on device"):
-        write_safely(path, fail)
+        write_safely({path: fail})
     assert path.read_text() == "old"
 
 

@@ -24,6 +24,7 @@ class BindingSettings:
     stem_stride: int = 1
     strides: int = 1  # by which the layers that follow the binding stride in all
     keeps_size: bool = False  # whether these layers expect maps of the size that one input has
+    line: bool = False  # whether maps have one axis of positions, (b, d, t)
     stream_keys: KeyName | None = None  # None: the first of the binding's ``key_names``
     trainable_keys: bool = True
     identity_start: bool = False
@@ -41,7 +42,7 @@ class Boundary(NamedTuple):
     """Features at one end of the superposition, and the module that gives or takes them."""
 
     module: str
-    features: Tensor  # (b, d, h, w), (b, t, d) or (b, d)
+    features: Tensor  # (b, d, h, w), (b, d, t), (b, t, d) or (b, d)
 
 
 class Binding(nn.Module):

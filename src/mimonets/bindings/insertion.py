@@ -24,7 +24,7 @@ class BindAfter(nn.Module):
     Args:
         module: the last one that sees every input by itself.
         binding: of feature maps (b, d, h, w) or (b, d, t), or token features (b, t, d); tiles of
-            maps (b, d, h, w) only.
+            maps only.
         axis: where the features are; 1 or -1.
     """
 
@@ -88,7 +88,10 @@ class SplitBefore(UnbindBefore):
     def unbind(self, x: Tensor) -> Tensor:
         """Take the inputs apart, copies averaged: (g, d, h, w) -> (b, d, h', w')."""
         active = running_mode(self.unbinding.num_streams)
-        return average_copies(self.unbinding.split(x, active), active).flatten(0, 1)
+        line = x.ndim == 3
+        places = self.unbinding.split(x.unsqueeze(-1) if line else x, active)
+        found = average_copies(places, active).flatten(0, 1)
+        return found.squeeze(-1) if line else found
 
 
 class FoldMask(nn.Module):

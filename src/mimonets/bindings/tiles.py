@@ -79,7 +79,7 @@ class Tiles(Binding):
     def make(cls, settings: BindingSettings, generator: Generator | None = None) -> "Tiles":
         """Make tiles on a canvas that grows with their number, or that keeps the size of one."""
         if settings.keeps_size:
-            return ShrunkTiles(settings.num_streams)
+            return ShrunkTiles(settings.num_streams, line=settings.line)
         return Tiles(
             settings.num_streams,
             align=settings.strides,
@@ -196,14 +196,28 @@ class ShrunkTiles(Tiles):
 
     advice = "take them apart before the maps get that small, or choose a smaller number of streams"
 
-    def __init__(self, num_streams: int) -> None:
+    def __init__(self, num_streams: int, *, line: bool = False) -> None:
         super().__init__(num_streams)
+        self.line = line  # maps (d, t) are taken as (d, t, 1)
+        self.restores = False  # whether split() brings tiles back to the size of one input
 
     def grid(self, active_streams: int) -> tuple[int, int]:
         """Say how many rows and columns of places a mode has."""
         active = check_active_streams(active_streams, self.num_streams)
         places = range(active, self.num_streams + 1)
-        return squarest_grid(next(n for n in places if self.num_streams % n == 0))
+        count = next(n for n in places if self.num_streams % n == 0)
+        return (count, 1) if self.line else squarest_grid(count)
+
+    def split(self, maps: Tensor, active_streams: int | None = None) -> Tensor:
+        """Cut a canvas into its places; ``restores`` scales them up bilinearly, for dense answers.
+
+        (g, d, h, w) -> (g, p, d, h / r, w / c), or (g, p, d, h, w).
+        """
+        tiles = super().split(maps, active_streams)
+        if not self.restores or tiles.shape[-2:] == maps.shape[-2:]:
+            return tiles
+        flat = F.interpolate(tiles.flatten(0, 1), size=maps.shape[-2:], mode="bilinear")
+        return flat.unflatten(0, tiles.shape[:2])
 
     def fit(self, x: Tensor, rows: int, columns: int) -> Tensor:
         """Make tiles of maps (g, a, d, h, w): average them down."""
@@ -218,20 +232,21 @@ class ShrunkTiles(Tiles):
     def problems(self, entering: Boundary, leaving: Boundary) -> list[str]:
         """Refuse what is no feature maps, or has no whole tiles in some mode."""
         for (name, features), verb in ((entering, "gives"), (leaving, "takes")):
-            if features.ndim != 4:
+            if features.ndim != (3 if self.line else 4):
                 return [
-                    f"binding='tiles' lays feature maps (b, d, h, w) side by side, and {name!r} "
-                    f"{verb} {tuple(features.shape)}: name modules that see maps, such as the "
-                    f"pooling before the classifier, or choose another binding."
+                    f"binding='tiles' lays feature maps (b, d, h, w) or (b, d, t) side by side, "
+                    f"and {name!r} {verb} {tuple(features.shape)}: name modules that see maps, "
+                    f"such as the pooling before the classifier, or choose another binding."
                 ]
         return [
-            f"The maps at {name!r} have {features.shape[2]}x{features.shape[3]} positions, which "
+            f"The maps at {name!r} have {height}x{width} positions, which "
             f"do not divide into {rows}x{columns} tiles, as {active} active streams have: choose "
             f"another module, or another number of streams than {self.num_streams}."
             for name, features in (entering, leaving)
+            for height, width in [(*features.shape[2:], 1)[:2]]
             for active in range(1, self.num_streams + 1)
             for rows, columns in [self.grid(active)]
-            if features.shape[2] % rows or features.shape[3] % columns
+            if height % rows or width % columns
         ]
 
     def extra_repr(self) -> str:

@@ -13,16 +13,19 @@ Version 1 has no ``inputs``. A network that :func:`mimonets.superpose` made (``s
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mimonets import __version__
-from mimonets._files import what_it_is, write_atomically
+from mimonets._files import what_it_is, write_safely
 from mimonets._inputs import InputSpec
 from mimonets._messages import first_line, short
 from mimonets.checkpoints.weights_file import WeightsFile
@@ -45,9 +48,11 @@ def save(model: Model | Superposed, folder: str | os.PathLike[str]) -> Path:
 
     Of a model that ``torch.compile`` wrapped, the model itself is saved.
 
-    Each file is written beside its place and moved there when complete: a crash leaves the old file
-    or the new one, never half of one.
+    Both files are written beside their places and moved there when complete: a crash leaves the
+    old ones or the new ones, never half of one, and so does a full disk (``OSError``).
     """
+    if not os.fspath(folder):
+        raise ValueError("A checkpoint is a folder, and its name is empty: choose a name.")
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a checkpoint is a folder, choose another name.")
@@ -58,7 +63,6 @@ def save(model: Model | Superposed, folder: str | os.PathLike[str]) -> Path:
             f"mimonets.superpose() gives; for others there is torch.save."
         )
     _check_inputs("input_spec", model, model.input_spec)
-    folder.mkdir(parents=True, exist_ok=True)
     description = {
         "format_version": FORMAT_VERSION,
         "mimonets_version": __version__,
@@ -73,11 +77,32 @@ def save(model: Model | Superposed, folder: str | os.PathLike[str]) -> Path:
     # The weights carry a copy of the config, so that files of two models are never mixed. One
     # entry only: safetensors writes several in any order, and equal models should be equal files.
     metadata = {"mimonets": json.dumps(description["config"])}
-    write_atomically(
-        folder / WEIGHTS_FILE, lambda path: save_file(weights, path, metadata=metadata)
-    )
-    write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        write_safely(
+            {
+                folder / WEIGHTS_FILE: lambda path: write_weights(path, weights, metadata),
+                folder / CONFIG_FILE: lambda path: path.write_text(text, encoding="utf-8"),
+            }
+        )
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # somebody else put something there meanwhile
+                folder.rmdir()
+        raise
     return folder
+
+
+def write_weights(
+    path: Path, weights: dict[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file; raises OSError if there is no room for it."""
+    try:
+        save_file(weights, path, metadata=metadata)
+    except SafetensorError as error:
+        full = "No space" in str(error) or "too large" in str(error)
+        raise OSError(ENOSPC if full else EIO, str(error)) from error
 
 
 def load(

@@ -1,19 +1,17 @@
 """``mimonets bounds``: the paper's theorems as numbers, and a planner for widths."""
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 DESCRIPTION = """\
 Evaluate every bound of the paper in an example and simulate what it bounds: blessing of
-dimensionality, dictionary cleanup, FAVOR+S between streams, ReLU kernel, norms of Hadamard
-products, Hoeffding. Bounds marked "ours" are not in the paper. A bound above 1 says nothing.
+dimensionality, dictionary cleanup, FAVOR+S between streams, norms of Hadamard products, Hoeffding.
+A bound above 1 says nothing. Ours is what simulation finds, the paper's column has the bound.
 """
 EPILOG = """\
 examples:
   mimonets bounds                                  every bound beside its simulation
-  mimonets bounds --out bounds.json --plot bounds.png --plot-kernel relu-kernel.png
+  mimonets reproduce bounds; mimonets reproduce relu-kernel    the same as files and plots
   mimonets bounds plan --dim 64 --streams 4        what a width carries, what it does not
   mimonets bounds plan --dim 512 --streams 16 --items 100 --tokens 1024 --probability 0.01
 """
@@ -22,7 +20,6 @@ Say how likely streams interfere at a width, how many streams it carries for a t
 probability, and what width a number of streams needs. For random keys, added up and read again:
 the last lines say what that leaves out.
 """
-SIGNS = {"bound": "≤", "closed form": "=", "approximation": "≈"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -37,10 +34,9 @@ def add_parser(subparsers: Any) -> None:
     bounds.add_argument(
         "--samples", type=int, default=5_000, help="draws per simulated number (%(default)s)"
     )
-    bounds.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
-    bounds.add_argument("--plot", metavar="FILE", help="also draw bounds and simulations")
-    bounds.add_argument("--plot-kernel", metavar="FILE", help="also draw the ReLU kernel")
     bounds.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    for name in ("--dim", "--streams"):
+        bounds.add_argument(name, action=_OfThePlanner, help=argparse.SUPPRESS)
     bounds.set_defaults(run=run_bounds)
 
     topics = bounds.add_subparsers(dest="topic", title="the planner", metavar="[plan]")
@@ -72,36 +68,29 @@ def add_parser(subparsers: Any) -> None:
     plan.set_defaults(run=run_plan)
 
 
+class _OfThePlanner(argparse.Action):
+    """An option that ``bounds plan`` has, given without ``plan``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        parser.error(f"{self.option_strings[0]} belongs to the planner: mimonets bounds plan "
+                     f"--dim 64 --streams 4")  # fmt: skip
+
+
 def run_bounds(args: argparse.Namespace) -> None:
-    """Simulate every bound; print, write and draw it."""
-    from mimonets._files import write_text
+    """Simulate every bound and print it beside what was found."""
     from mimonets._show import make_console, print_json, progress
-    from mimonets.cli._options import check_can_write
     from mimonets.experiments import find_experiment
     from mimonets.experiments.bounds import compare_bounds
-    from mimonets.experiments.bounds_plots import plot_bounds, plot_relu_kernel
     from mimonets.experiments.bounds_report import STEPS, theory_report
+    from mimonets.experiments.report import record_table
 
-    for place in filter(None, (args.out, args.plot, args.plot_kernel)):
-        check_can_write(place)
     with progress("simulating", len(STEPS)) as advance:
         report = theory_report(args.seed, args.samples, advance)
     record = find_experiment("bounds").record(*compare_bounds(report))
     if args.json:
         print_json(record)
     else:
-        make_console().print(bounds_table(report))
-    written = []
-    if args.out:
-        path = Path(args.out)
-        write_text(path, json.dumps(record, indent=1) + "\n")
-        written.append(path)
-    if args.plot:
-        written.append(plot_bounds(report, args.plot))
-    if args.plot_kernel:
-        written.append(plot_relu_kernel(report, args.plot_kernel))
-    if written and not args.json:
-        print("Written: " + ", ".join(map(str, written)))
+        make_console().print(record_table(record))
 
 
 def run_plan(args: argparse.Namespace) -> None:
@@ -133,31 +122,6 @@ def run_plan(args: argparse.Namespace) -> None:
     console.print("\nWhat these bounds do not cover:", highlight=False)
     for text in found.not_covered:
         console.print(f"* {text}", highlight=False)
-
-
-def bounds_table(report: dict[str, Any]) -> Any:
-    """Lay out every bound, its setting and its simulation."""
-    from rich.table import Table
-
-    table = Table(
-        title="Bounds (≤), closed forms (=) and approximations (≈), and what simulation finds",
-        caption="source: appendix of the paper; ±: standard error; a bound above 1 says nothing",
-    )
-    for name in ("formula", "source", "setting"):
-        table.add_column(name)
-    for name in ("value", "simulated", "±"):
-        table.add_column(name, justify="right")
-    for row in report["rows"]:
-        simulated = row["simulated"]
-        table.add_row(
-            row["name"],
-            row["source"],
-            row["setting"],
-            f"{SIGNS[row['kind']]} {row['value']:.3g}",
-            f"{simulated['mean']:.3g}",
-            f"{simulated['standard_error']:.1g}",
-        )
-    return table
 
 
 def plan_table(found: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,9 @@ def add_parser(subparsers: Any) -> None:
         "--sibling",
         action="append",
         default=[],
-        metavar="NAME=FILE.py:FUNCTION",
-        help="another network that takes part; may be repeated",
+        metavar="NAME=NETWORK",
+        help="another network that takes part: FILE.py:FUNCTION, or what NETWORK takes; may be "
+        "repeated",
     )
     parser.add_argument("--minutes", type=float, default=10.0, help="for everything (default 10)")
     parser.add_argument("--steps", type=positive, help="of every candidate, in place of minutes")
@@ -49,6 +51,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--speed", type=float, help="the aim: so many times as fast")
     parser.add_argument("--macs", type=float, help="or the aim: at most so many MACs per input")
     parser.add_argument("--batch-size", type=positive, default=16, help="when speed is measured")
+    parser.add_argument(
+        "--loss",
+        choices=("cross_entropy", "squared_error", "binary"),
+        help="by default cross_entropy for labels, squared_error for numbers",
+    )
+    parser.add_argument("--no-int8", action="store_true", help="float32 only, which is sooner done")
+    parser.add_argument(
+        "--workers", type=positive, default=1, help="trainings at a time, in processes of Ray"
+    )
     parser.add_argument("--out", default="runs/compare", help="the same command resumes there")
     add_json(parser)
     parser.set_defaults(run=run)
@@ -58,77 +69,88 @@ def run(args: Namespace) -> None:
     """Compare, and print table and advice."""
     from mimonets.experiments.candidates import compare
 
-    network = _network(args)
+    if (args.make is None) == (args.network is None):
+        raise ValueError("Name one network: NETWORK, or --import FILE.py:FUNCTION.")
+    network = partial(imported, args.make) if args.make is not None else _maker(args.network)
     siblings = {}
     for text in args.sibling:
         name, found, where = text.partition("=")
         if not found or not name:
             raise ValueError(f"--sibling {text!r}: write NAME=FILE.py:FUNCTION.")
-        siblings[name] = partial(imported, where)
+        siblings[name] = _maker(where)
     is_function = ":" in args.data and not Path(args.data).exists()
     result = compare(
         network,
         imported(args.data) if is_function else args.data,
         **{name: getattr(args, name) for name in ("out", "speed", "macs", "minutes", "steps")},
-        **{
-            "seeds": args.seeds,
-            "first_seed": args.first_seed,
-            "siblings": siblings,
-            "batch_size": args.batch_size,
-        },
+        **{name: getattr(args, name) for name in ("seeds", "first_seed", "batch_size", "loss")},
+        **{"siblings": siblings, "int8": not args.no_int8, "workers": args.workers},
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:
         print_json(result)
         return
     make_console().print(table(result))
+    for name, reason in result["refused"].items():
+        print(f"{name} is missing: {reason}")
     print(result["advice"])
     print(f"{args.out}/compare.json and compare.png have the numbers; to run one:")
-    print(f"mimonets serve {args.out}/served/NAME")
+    taken = [row["served"] for row in result["rows"] if f"take {row['name']}" in result["advice"]]
+    print(f"mimonets serve {(taken and taken[0]) or f'{args.out}/served/NAME'}")
 
 
-def _network(args: Namespace) -> Any:
-    """Find what makes the network, or the network itself."""
-    if (args.make is None) == (args.network is None):
-        raise ValueError("Name one network: NETWORK, or --import FILE.py:FUNCTION.")
-    if args.make is not None:
-        return partial(imported, args.make)
-    import mimonets as mn
-
-    shipped = args.network in mn.list_models()
-    is_folder = Path(args.network).is_dir()
-    model = mn.load(args.network) if is_folder else mn.create(args.network, pretrained=shipped)
+def _maker(name: str) -> Callable[[], Any]:
+    """Find what makes a network: a function, a saved folder, a shipped name or a recipe."""
+    if ":" in name and not Path(name).exists():
+        return partial(imported, name)
+    model = _named(name)
     if model.num_streams > 1:
         raise ValueError(
-            f"{args.network} takes {model.num_streams} inputs per pass already: name a plain "
-            f"network, of which compare makes the others."
+            f"{name} takes {model.num_streams} inputs per pass already: name a plain network, of "
+            f"which compare makes the others."
         )
-    return model
+    return partial(_named, name)
+
+
+def _named(name: str) -> Any:
+    """Load a saved folder or a shipped network, or make that of a recipe with new weights."""
+    import mimonets as mn
+    from mimonets.training.run_folder import choose_model
+
+    folder = Path(name)
+    if folder.is_dir():
+        is_run = (folder / "recipe.yaml").is_file()
+        return mn.load(choose_model(folder)[1] if is_run else folder)
+    return mn.create(name, pretrained=name in mn.list_models())
 
 
 def table(result: dict[str, Any]) -> Any:
     """Lay out a row per candidate."""
     from rich.table import Table
 
-    seeds = len(result["rows"][0]["by_seed"])
+    from mimonets.experiments.advice import written
+
+    rows = result["rows"]
+    has_classes = "accuracy" in rows[0]
     found = Table(
         title="Candidates trained alike",
-        caption=f"{result['plan']['steps']} steps each, {seeds} seeds, {result['test_items']} test "
-        f"items; ± is the 95 % interval over both",
+        caption=f"{result['plan']['steps']} steps each, {len(rows[0]['by_seed'])} seeds, "
+        f"{result['test_items']} test items; ± is the 95 % interval over both. "
+        f"{'int8: one seed. ' if any(row['name'] != row['base'] for row in rows) else ''}"
+        f"Speed at batches of {result['batch_size']}. Memory: weights and activations.",
     )
     found.add_column("candidate")
-    for name in ("accuracy, %", "MMAC/input", "inputs/s", "speed", "engine", "memory, MB"):
+    score = "accuracy, %" if has_classes else "loss"
+    for name in (score, "MMAC/input", "inputs/s", "speed", "engine", "memory, MB"):
         found.add_column(name, justify="right")
-    for row in result["rows"]:
+    for row in rows:
         found.add_row(
             row["name"],
-            f"{row['accuracy'] * 100:.1f} ± {row['interval'] * 100:.1f}",
+            written(row).removeprefix("loss "),
             mmac(row["macs"]),
             f"{row['inputs_per_second']:,.0f}",
             f"{row['speed']:.2f}x",
-            row["engine"],
+            row["engine"].removesuffix("-int8"),
             f"{row['memory'] / 1e6:.1f}",
         )
-    for name, reason in result["refused"].items():
-        found.add_row(name, f"not built: {reason[:60]}")
     return found

@@ -1,7 +1,8 @@
-"""``mimonets cost``: MACs per input, by part and operating point."""
+"""``mimonets cost``: MACs per input of a network, and what training it needs on a GPU."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from mimonets.cli._options import add_json, add_model
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from mimonets.recipes.needs import Needs
 
 CONVENTIONS = {
     "paper": "the paper's count: normalisation 2, activation and pooling 1 per element",
@@ -21,10 +24,11 @@ def add_parser(subparsers: Any) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "cost",
-        help="MACs per input by part, at every operating point",
+        help="MACs per input by part, at every operating point; GPU-hours and memory of training",
         description="Count multiply-accumulates per input by part of the network, at every "
         "operating point: as the paper counts them, and plainly (convolutions and matrix products "
-        "only).",
+        "only). For a recipe, or a plan of `mimonets reproduce`, estimate the hours of training on "
+        "an A100 and its peak memory.",
     )
     add_model(parser)
     add_json(parser)
@@ -32,13 +36,52 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Print MACs per input, by part and operating point."""
-    rows = _costs(args)
+    """Print MACs per input, by part and operating point, and what training needs."""
+    if _is_plan(args.model):
+        show_plan(args)
+        return
+    rows, needs = _costs(args), _needs(args)
     if args.json:
-        print_json({"model": args.model, "macs_per_input": rows})
+        more = {} if needs is None else {"training": needs.as_dict()}
+        print_json({"model": args.model, "macs_per_input": rows, **more})
         return
     for convention in CONVENTIONS:
         make_console().print(cost_table(args.model, rows, convention))
+    if needs is not None:
+        print(training_line(needs))
+
+
+def _is_plan(name: str) -> bool:
+    plan = (files("mimonets.experiments") / "plans" / f"{name}.yaml").is_file()
+    return plan or name.endswith((".yaml", ".yml"))
+
+
+def show_plan(args: Namespace) -> None:
+    """Print GPU-hours and memory of every row of a plan."""
+    from mimonets.experiments import find_experiment
+    from mimonets.experiments.cost import plan_needs
+    from mimonets.experiments.report import needs_table
+
+    plan = find_experiment(args.model).plan
+    assert plan is not None
+    rows = plan_needs(plan.changed(args.set) if args.set else plan)
+    if args.json:
+        print_json({"plan": plan.name, "rows": rows})
+    else:
+        make_console().print(needs_table(plan.title, rows))
+
+
+def training_line(needs: "Needs") -> str:
+    """Say what training takes in both precisions."""
+    from mimonets.recipes.needs import show_hours
+
+    words = []
+    for name, title in (("32", "float32"), ("bf16", "bf16")):
+        hours = needs.hours(name)
+        time = "" if hours is None else f"{show_hours(hours)} on an A100, "
+        words.append(f"{title} {time}{needs.peak[name] / 1e9:.2g} GB at the peak")
+    steps = "" if needs.steps is None else f" of {needs.steps:,} steps"
+    return f"Training{steps}, by estimate: {'; '.join(words)}."
 
 
 def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -> "Table":
@@ -64,3 +107,17 @@ def _costs(args: Namespace) -> Sequence[Mapping[str, Any]]:
         if found is not None:
             return found
     return count_costs(args.model, args.set, args.active_streams)
+
+
+def _needs(args: Namespace) -> "Needs | None":
+    """Look up or count what training a recipe needs; None for a saved model."""
+    from mimonets.recipes.needs import known_needs, needs_of
+
+    if Path(args.model).is_dir():
+        return None
+    found = None if args.set or args.imports else known_needs(args.model)
+    if found is not None:
+        return found
+    from mimonets.recipes import load_recipe
+
+    return needs_of(load_recipe(args.model, args.set))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def add_parser(subparsers: Any) -> None:
         "load",
         help="open-loop load for a server",
         description="Send requests by a schedule that was made before, and measure latency from "
-        "the intended time. The run is void if the generator itself is over 2 ms late (p99).",
+        "the intended time. The run is void, and the exit code 1, if the generator itself is over "
+        "2 ms late (p99).",
         epilog=EPILOG,
     )
     parser.add_argument("url", metavar="URL", help="of a server, or of a model: .../v2/models/NAME")
@@ -95,6 +97,8 @@ def run(args: Namespace) -> None:
     else:
         _show(url, summary)
     result.check()
+    if summary["void"]:
+        sys.exit(1)
 
 
 def _show(url: str, summary: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         import_modules(getattr(args, "imports", ()))
-        args.run(args)
+        return args.run(args) or 0  # some end with a code of their own
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:

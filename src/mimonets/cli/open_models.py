@@ -1,8 +1,9 @@
 """Open what ``mimonets serve`` is told to serve: runs, saved models, exports, shipped models."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
     name, found, rest = text.partition("=")
     if Path(text).exists() or "/" in name:  # a folder whose name has = in it
         found = ""
+    if found and not name:
+        raise ValueError(f"{text!r} names a model without a name: write NAME{text}, or {rest}.")
     folders = [_find(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()
@@ -52,6 +55,7 @@ def open_network(
     *,
     cascade: float | None = None,
     shrinks: Sequence[int] = (),
+    device: str = "auto",
 ) -> Any:
     """Open what is to be served as one model.
 
@@ -62,16 +66,18 @@ def open_network(
         threads: CPU threads of each.
         cascade: a confidence in place of those that were calibrated at export.
         shrinks: serve one plain network at these fractions of its resolution, as in (1, 2).
+        device: where they run; by default on a CUDA device if there is one.
     """
+    make = partial(_make_engine, backend=backend, threads=threads, device=device)
     from mimonets.serving.networks import superposed, switched
 
     if shrinks:
         if len(folders) > 1:
             raise ValueError("--shrink serves one network at several resolutions, not several.")
-        return _at_resolutions(name, folders[0], backend, threads, shrinks)
+        return _at_resolutions(name, folders[0], make, shrinks)
     if len(folders) == 1 and _has_own_points(folders[0]):
-        return _at_own_points(name, folders[0], backend, threads)
-    opened = [_open(folder, backend, threads) for folder in folders]
+        return _at_own_points(name, folders[0], make)
+    opened = [_open(folder, make) for folder in folders]
     if len(opened) == 1:
         (one,) = opened
         confidences = one.confidences if cascade is None else dict.fromkeys(one.modes, cascade)
@@ -85,18 +91,30 @@ def open_network(
     )
 
 
-def _open(folder: Path, backend: str, threads: int) -> Opened:
+def _make_engine(source: Any, *, backend: str, threads: int, device: str) -> Any:
+    """Run an export, or a network in PyTorch, which moves to the device."""
     from mimonets.inference import Engine
 
+    if isinstance(source, Path):
+        return Engine(source, backend, threads, device=device)
+    from mimonets._device import choose_device
+
+    place = str(choose_device(None if device == "auto" else device))
+    return Engine(source, "torch" if backend == "auto" else backend, threads, device=place)
+
+
+def _open(folder: Path, make: Callable[[Any], Any]) -> Opened:
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder: pass a run, a saved model or an export.")
     if (folder / "manifest.json").exists():
-        return _described_by_manifest(Engine(folder, backend, threads))
+        engine = make(folder)
+        engine.check()  # before a server swaps it for one that answers
+        return _described_by_manifest(engine)
 
     from mimonets.layers.stream_norm import untrained_modes
 
     model = _load(folder)
-    engine = Engine(model, "torch" if backend == "auto" else backend, threads)
+    engine = make(model)
     accuracies = _accuracies(weights_in(folder))
     trained = [mode for mode in engine.modes if mode not in set(untrained_modes(model))]
     known = [mode for mode in trained if mode in accuracies]
@@ -114,23 +132,20 @@ def _has_own_points(folder: Path) -> bool:
     return "active_streams" not in operating_points(read_config(weights))[0].options
 
 
-def _at_own_points(name: str, folder: Path, backend: str, threads: int) -> Any:
+def _at_own_points(name: str, folder: Path, make: Callable[[Any], Any]) -> Any:
     """Open a network once for each operating point; all share its weights."""
-    from mimonets.inference import Engine
     from mimonets.models import fixed_at, operating_points
     from mimonets.serving.networks import switched
 
     model = _load(folder)
     points = {point.name: fixed_at(model, point) for point in operating_points(model)}
-    chosen = "torch" if backend == "auto" else backend
-    return switched(name, {one: Engine(fixed, chosen, threads) for one, fixed in points.items()})
+    return switched(name, {one: make(fixed) for one, fixed in points.items()})
 
 
 def _at_resolutions(
-    name: str, folder: Path, backend: str, threads: int, shrinks: Sequence[int]
+    name: str, folder: Path, make: Callable[[Any], Any], shrinks: Sequence[int]
 ) -> Any:
     """Open a plain network once for each resolution; all share its weights."""
-    from mimonets.inference import Engine
     from mimonets.serving.networks import at_resolutions
 
     if (folder / "manifest.json").exists():
@@ -148,7 +163,7 @@ def _at_resolutions(
         smaller = type(model)(replace(model.config, image_size=size)).eval()
         smaller.load_state_dict(model.state_dict(), assign=True)  # the same memory
         smaller.input_spec = replace(spec, shape=(spec.shape[0], size, size))
-        engines[factor] = Engine(smaller, "torch" if backend == "auto" else backend, threads)
+        engines[factor] = make(smaller)
     return at_resolutions(name, engines, _accuracies(weights_in(folder)))
 
 
@@ -157,6 +172,8 @@ def _load(folder: Path) -> Any:
     import mimonets as mn
     from mimonets.models.base import Model
 
+    if any(folder.glob("mode-*")) or (folder / "openvino").is_dir():
+        raise ValueError(f"{folder} is an export without its manifest.json: export it again.")
     weights = weights_in(folder)
     model = mn.load(weights)
     if model.input_spec is None and isinstance(model, Model):  # others say by their example

@@ -4,7 +4,7 @@ import argparse
 import io
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Name the likeliest classes of every image."""
-    from mimonets.evaluation.predict import check_spec, predict
+    from mimonets.evaluation.predict import check_spec, gives_values, predict, predict_values
 
     model = _load(args.model)
     spec = check_spec(model, _described(model, args))
     names, pictures = zip(*_pictures(args.images), strict=True)
+    if gives_values(model, spec):
+        answers = predict_values(model, pictures, spec=spec, active_streams=args.active_streams)
+        _print_values(args, names, answers)
+        return
     found = predict(model, pictures, spec=spec, active_streams=args.active_streams, top=args.top)
     if args.json:
         print_json(
@@ -80,6 +84,23 @@ def run(args: Namespace) -> None:
         rest = ", ".join(f"{guess.label} {guess.probability:.1%}" for guess in others)
         table.add_row(name, best.label, f"{best.probability:.1%}", rest)
     make_console().print(table)
+
+
+def _print_values(args: Namespace, names: Sequence[str], answers: Sequence[dict[str, Any]]) -> None:
+    """Print numbers of every image: all of them as JSON, else few of them or their shape."""
+    if args.json:
+        print_json(
+            [
+                {"file": name, "values": {key: one.tolist() for key, one in values.items()}}
+                for name, values in zip(names, answers, strict=True)
+            ]
+        )
+        return
+    for name, values in zip(names, answers, strict=True):
+        for key, one in values.items():
+            few = ", ".join(f"{number:.4g}" for number in one.ravel()[:8])
+            more = "" if one.size <= 8 else f", ... ({' x '.join(map(str, one.shape))} numbers)"
+            print(f"{name}  {key}: {few}{more}")
 
 
 def _load(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mimonets._figure import new_axes, save_figure
+from mimonets._figure import family_colour, new_axes, save_figure
 from mimonets._operating_point import OperatingPoint
 from mimonets._show import mmac
 from mimonets.evaluation.accuracy import PointAccuracy
@@ -107,13 +107,14 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
     figure, axes = new_axes()
     for base, style in zip(result.baselines, cycle(("--", ":", "-.")), strict=False):
         rate = result.timing(base).inputs_per_second
-        axes.axhline(rate, color="tab:gray", linestyle=style, label=base)
+        axes.axhline(rate, color=family_colour(base), linestyle=style, label=base)
     ticks = sorted(set(result.modes.values()))
     one_stream = _one_stream(result)
     if one_stream is not None:
         ideal = [result.timing(one_stream).inputs_per_second * mode for mode in ticks]
         axes.plot(ticks, ideal, color="0.75", label="ideal: N times one stream")
-    for model in dict.fromkeys(name.rpartition(", ")[0] for name in result.modes):
+    models = list(dict.fromkeys(name.rpartition(", ")[0] for name in result.modes))
+    for model in models:
         points = sorted(
             (mode, result.timing(name))
             for name, mode in result.modes.items()
@@ -123,13 +124,15 @@ def plot_bench(result: BenchResult, path: str | Path) -> Path:
         below = [value - timing.spread[0] for value, (_, timing) in zip(speed, points, strict=True)]
         above = [timing.spread[1] - value for value, (_, timing) in zip(speed, points, strict=True)]
         active = [mode for mode, _ in points]
-        axes.errorbar(active, speed, yerr=[below, above], marker="o", capsize=4, label=model)
+        colour = family_colour(model) if len(models) == 1 else None  # else one for each
+        axes.errorbar(
+            active, speed, [below, above], marker="o", capsize=4, color=colour, label=model
+        )
     axes.set_xticks(ticks)
     axes.set_xlabel("active streams (different inputs per pass)")
     axes.set_ylabel("inputs per second")
     axes.set_ylim(bottom=0)
-    several = len({name.rpartition(", ")[0] for name in result.modes}) > 1
-    axes.set_title("Inputs per second" if several else "One set of weights, many speeds")
+    axes.set_title("One set of weights, many speeds" if len(models) == 1 else "Inputs per second")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)  # never over a line
     axes.grid(alpha=0.3)
     return save_figure(figure, path)

@@ -1,12 +1,16 @@
 """``mimonets reproduce``: the paper's tables and figures, ours beside the paper's."""
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import fraction
+from mimonets.cli._options import fraction, positive
+
+if TYPE_CHECKING:
+    from mimonets.experiments import Experiment, RunOptions
+    from mimonets.experiments.plan import Plan
 
 PUBLISHED = Path("results")  # of a source checkout: what README and docs show
 
@@ -21,7 +25,10 @@ examples:
   mimonets reproduce mnist-map --speed --out results  inputs/s of its networks, and a plot
   mimonets reproduce mnist --report --add --out results   put new runs beside published ones
   mimonets reproduce my-plan.yaml                     a plan of your own
+  mimonets reproduce cifar --workers auto             as many runs at a time as there are GPUs
+  mimonets reproduce cifar --precision bf16 --out runs/bf16   every row in mixed precision
   mimonets reproduce lra --commands                   the same by hand, run by run
+  mimonets reproduce lra --array lra.sbatch           the same as a job array of Slurm
 Training can be stopped at any time; the same command resumes it.
 """
 
@@ -65,13 +72,19 @@ def add_parser(subparsers: Any) -> None:
         metavar="F",
         help="train for this fraction of the epochs and steps, in runs of their own",
     )
+    _add_changes(parser)
+    _add_workers(parser)
     parser.add_argument(
         "--compile",
         action="store_true",
         help="train through torch.compile: half a minute's start, then often faster; needs a C++ "
         "compiler",
     )
-    parser.add_argument("--report", action="store_true", help="train nothing, report what is there")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="train nothing, report what is there, runs of `mimonets train` included",
+    )
     parser.add_argument(
         "--add",
         action="store_true",
@@ -81,51 +94,89 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--speed", action="store_true", help="train nothing, time every network in each engine"
     )
-    parser.add_argument("--commands", action="store_true", help="print how to do it by hand")
+    parser.add_argument(
+        "--commands", action="store_true", help="print how to do it by hand, one line per run"
+    )
+    parser.add_argument(
+        "--array", metavar="FILE", help="write these lines as a job array for Slurm's sbatch"
+    )
     parser.add_argument("--anyway", action="store_true", help="without the GPU that it needs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(run=run)
 
 
-def run(args: Namespace) -> None:
-    """List the experiments, or run one."""
-    import torch
+def _add_changes(parser: ArgumentParser) -> None:
+    """Take settings for all rows; those that change a run get folders of their own."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SETTING=VALUE",
+        help="override a setting of every row, in runs of their own; may be repeated",
+    )
+    parser.add_argument("--precision", choices=("32", "bf16"), help="train.precision of every row")
+    parser.add_argument("--devices", type=positive, metavar="K", help="train.devices of every row")
+    parser.add_argument(
+        "--accumulate", type=positive, metavar="K", help="train.accumulate of every row"
+    )
 
-    from mimonets.experiments import RunOptions, earlier_runs, find_experiment
+
+def _add_workers(parser: ArgumentParser) -> None:
+    """Take how many runs are trained at a time."""
+    parser.add_argument(
+        "--workers",
+        type=workers,
+        metavar="K|auto",
+        help="train so many runs at a time, as tasks of Ray on this machine or on the cluster that "
+        "RAY_ADDRESS names, a GPU each where there are any; auto: as many as fit",
+    )
+    parser.add_argument(
+        "--cpus-per-run",
+        type=positive,
+        default=1,
+        metavar="K",
+        help="CPU cores of each run with --workers (%(default)s)",
+    )
+
+
+def workers(text: str) -> int:
+    """Read how many runs at a time; auto is 0, as many as fit."""
+    return 0 if text == "auto" else positive(text)
+
+
+def run(args: Namespace) -> int:
+    """List the experiments, or run one; 1 if a run failed."""
+    from mimonets.experiments import RunOptions, earlier_runs
 
     if args.name is None:
         list_experiments(Path(args.out), as_json=args.json)
-        return
-    experiment = find_experiment(args.name)
-    if args.commands:
-        print("\n".join(experiment.commands or [f"mimonets reproduce {experiment.name}"]))
-        return
+        return 0
+    experiment = _chosen(args)
     if args.speed:
         time_networks(experiment, args)
-        return
-    if experiment.needs_gpu and not (args.report or args.anyway or torch.cuda.is_available()):
-        time = experiment.effort.removeprefix("GPU: ")
-        raise ValueError(
-            f"{experiment.name} needs a GPU ({time}) and there is none here. Run `mimonets "
-            f"reproduce {experiment.name}` where there is one; --commands shows the "
-            f"{len(experiment.commands)} commands in it, --anyway starts them on this machine."
-        )
-    trains = {"--scale": args.scale != 1, "--only": args.only, "--add": args.add}
-    trains |= {"--compile": args.compile}
-    for option in (name for name, given in trains.items() if given and not experiment.commands):
-        raise ValueError(f"{experiment.name} trains nothing: leave out {option}.")
-    if not args.only:
-        experiment.check_result_stays(Path(args.out), args.scale)
+        return 0
+    needs_gpu = experiment.needs_gpu and not (args.report or args.anyway)
     options = RunOptions(
         runs=Path(args.runs),
         data_dir=None if args.data_dir is None else Path(args.data_dir),
         only=args.only,
         train=not args.report,
         scale=args.scale,
-        compile=args.compile,
+        workers=args.workers,
+        cpus_per_run=args.cpus_per_run,
+        needs_gpu=needs_gpu,
         earlier=earlier_runs(experiment, Path(args.out)) if args.add else (),
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    if args.commands or args.array:
+        show_commands(experiment.plan, experiment.name, options, args.array)
+        return 0
+    if args.workers is None and needs_gpu:
+        _check_gpu(experiment)
+    if not args.only:
+        experiment.check_result_stays(Path(args.out), args.scale)
+    if experiment.plan is not None and options.train:
+        tell_needs(experiment.plan.scaled(args.scale))
     record = experiment.run(options)
     if not args.only:
         for path in experiment.write(record, Path(args.out)):
@@ -136,6 +187,68 @@ def run(args: Namespace) -> None:
         from mimonets.experiments.report import record_table
 
         make_console().print(record_table(record))
+    return 1 if record.get("failed") else 0
+
+
+def tell_needs(plan: "Plan") -> None:
+    """Say before anything is trained what that takes; row by row where it takes a GPU."""
+    from mimonets.experiments.cost import plan_needs, total_needs
+    from mimonets.experiments.report import needs_table
+
+    rows = plan_needs(plan, count=plan.needs_gpu)
+    if plan.needs_gpu:
+        make_console(stderr=True).print(needs_table(plan.title, rows))
+    elif rows:
+        print(f"{plan.name}: {total_needs(rows)}", file=sys.stderr)
+
+
+def _chosen(args: Namespace) -> "Experiment":
+    """Find the experiment, with the settings that the options change in all its rows."""
+    from mimonets.experiments import find_experiment
+    from mimonets.experiments.registry import trained
+
+    experiment = find_experiment(args.name)
+    settings = [*args.set]
+    for name in ("precision", "devices", "accumulate"):
+        value = getattr(args, name)
+        settings += [] if value is None else [f"train.{name}={value}"]
+    settings += ["train.compile=true"] if args.compile else []
+    given = {"--scale": args.scale != 1, "--only": args.only, "--add": args.add}
+    given |= {f"--{name}": getattr(args, name) for name in ("compile", "set", "precision")}
+    given |= {"--devices": args.devices, "--accumulate": args.accumulate, "--array": args.array}
+    given |= {"--workers": args.workers is not None}
+    if experiment.plan is None:
+        for option in (name for name, value in given.items() if value):
+            raise ValueError(f"{experiment.name} trains nothing: leave out {option}.")
+        return experiment
+    return trained(experiment.plan.changed(settings)) if settings else experiment
+
+
+def _check_gpu(experiment: "Experiment") -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        time = experiment.effort.removeprefix("GPU: ")
+        raise ValueError(
+            f"{experiment.name} needs a GPU ({time}) and there is none here. Run `mimonets "
+            f"reproduce {experiment.name}` where there is one; --commands shows the "
+            f"{len(experiment.commands)} commands in it, --anyway starts them on this machine."
+        )
+
+
+def show_commands(plan: "Plan | None", name: str, options: "RunOptions", array: str | None) -> None:
+    """Print one line per run, or write them as a job array."""
+    if plan is None:
+        print(f"mimonets reproduce {name}")
+        return
+    from mimonets.experiments.sweep import array_script, choose_jobs
+
+    if array:
+        Path(array).write_text(array_script(plan, options, array), encoding="utf-8")
+        print(f"wrote {array}: its first lines say how to submit it", file=sys.stderr)
+        return
+    for trial, seed in choose_jobs(plan.scaled(options.scale), options):
+        print(trial.command(seed, options.runs, options.data_dir))
 
 
 def time_networks(experiment: Any, args: Namespace) -> None:

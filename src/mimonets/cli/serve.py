@@ -10,7 +10,7 @@ from typing import Any
 
 from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
-from mimonets.cli._options import add_imports, positive, replicas, shrinks
+from mimonets.cli._options import add_imports, fraction, positive, replicas, shrinks
 
 DEFAULT = "digits"  # what is served if nothing is named: it ships with the package
 
@@ -58,6 +58,11 @@ def add_parser(subparsers: Any) -> None:
         default="auto",
         help="auto, torch, compiled, onnxruntime, openvino, ... (%(default)s)",
     )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda or cuda:1; auto: a GPU where it is faster (%(default)s)",
+    )
     parser.add_argument("--threads", type=positive, help="CPU threads of the network (cores - 1)")
     parser.add_argument(
         "--keep-memory",
@@ -71,7 +76,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--cascade",
-        type=float,
+        type=fraction,
         metavar="CONFIDENCE",
         help="fast answers below this confidence may run again in slow mode, if a request asks "
         "for it "
@@ -92,7 +97,20 @@ def add_parser(subparsers: Any) -> None:
         help="scale out: this many replicas on Ray Serve, each with its own queue",
     )
     parser.add_argument(
+        "--gpus",
+        type=float,
+        metavar="F",
+        help="GPUs of each replica with --ray, such as 0.5 (1 with --device cuda, else 0)",
+    )
+    parser.add_argument(
         "--max-inputs", type=positive, default=256, help="most inputs of a request (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-queued",
+        type=positive,
+        default=65_536,
+        metavar="INPUTS",
+        help="most inputs that wait; of several tenants, each may have half (%(default)s)",
     )
     parser.set_defaults(run=run)
 
@@ -160,6 +178,7 @@ def make_server(args: Namespace) -> Any:
             threads,
             cascade=args.cascade,
             shrinks=args.shrink,
+            device=args.device,
         )
         for name, folders in chosen.items()
     }
@@ -169,6 +188,7 @@ def make_server(args: Namespace) -> Any:
         slo=args.slo_ms / 1000,
         policy=PolicySettings(theta=args.theta),
         max_inputs=args.max_inputs,
+        max_queued_inputs=args.max_queued,
         hosts=("localhost", "127.0.0.1", "::1", args.host) if is_private else None,
     )
     return Server(loaders, settings, tenants)
@@ -189,7 +209,18 @@ def on_ray(settings: Mapping[str, str]) -> Any:
     add_parser(parser.add_subparsers())
     args = _absolute(parser.parse_args(["serve", *words]))
     many = replicas(str(settings.get("replicas", 2)))
-    return ray.on_ray(partial(make_server, args), replicas=many, cpus=args.threads or 1)
+    return ray.on_ray(
+        partial(make_server, args), replicas=many, cpus=args.threads or 1, gpus=gpus_of(args)
+    )
+
+
+def gpus_of(args: Namespace) -> float:
+    """Say how many GPUs a replica takes: none is visible to it otherwise."""
+    if args.gpus is None:
+        return float(args.device.startswith("cuda"))
+    if not 0 <= args.gpus <= 64:
+        raise ValueError(f"--gpus {args.gpus:g} must be between 0 and 64.")
+    return float(args.gpus)
 
 
 def _run_on_ray(args: Namespace) -> None:
@@ -204,6 +235,7 @@ def _run_on_ray(args: Namespace) -> None:
         partial(make_server, args),
         replicas=args.ray,
         cpus=args.threads,
+        gpus=gpus_of(args),
         host=args.host,
         port=args.port,
     )

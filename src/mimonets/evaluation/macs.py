@@ -97,13 +97,13 @@ def count_points(
     model: Model | nn.Module | Any, numbers: Iterable[int | None] | None = None
 ) -> list[Cost]:
     """Count the cost at several operating points; by default the usual ones, from slow to fast."""
-    hollow: Any = _hollow(model)
+    hollow: Any = hollow_copy(model)
     points = [find_point(hollow, number) for number in numbers or ()] or usual_points(hollow)
     return [_count(hollow, point) for point in points]
 
 
-def _hollow(model: Model | nn.Module | Any) -> nn.Module:
-    """Make a copy without memory, on the meta device."""
+def hollow_copy(model: Model | nn.Module | Any) -> nn.Module:
+    """Make a copy without memory, on the meta device, in evaluation mode."""
     if isinstance(model, nn.Module) and not isinstance(model, Model):
         if not hasattr(model, "example_inputs"):
             raise ValueError(
@@ -129,23 +129,23 @@ def _count(hollow: nn.Module, point: OperatingPoint) -> Cost:
     active = point.inputs_per_pass
     with torch.device("meta"):
         group = hollow.example_inputs(active).to("meta")  # type: ignore[operator]
-    clerk = _Clerk(hollow)
+    counted = _LayerTally(hollow)
     # A third-party network of one input per pass need not take ``active_streams``.
     plain = getattr(hollow, "num_streams", 1) == 1 and not isinstance(hollow, Model)
     options = {} if plain else point.options
-    with torch.no_grad(), clerk.watching():
+    with torch.no_grad(), counted.watching():
         hollow(group, **options)
     return Cost(
         point=point,
         parts=tuple(
             PartCost(name, products / active, (products + elements) / active)
-            for name, (products, elements) in clerk.tally.items()
+            for name, (products, elements) in counted.tally.items()
             if products or elements
         ),
     )
 
 
-class _Clerk:
+class _LayerTally:
     """Books what every layer costs under its part while a model runs.
 
     A layer of a type that :func:`layer_macs` knows is counted by its formula. What else is

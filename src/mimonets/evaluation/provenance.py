@@ -35,7 +35,7 @@ def _commit() -> str | None:
     here = Path(mimonets.__file__).parent  # changes anywhere in the package count
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(here), *words]
+        command = ["git", "--no-optional-locks", "-C", str(here), *words]  # only reads
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:

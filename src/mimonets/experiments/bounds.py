@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mimonets.experiments.bounds_report import theory_report
-from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.paper import KERNEL_ERROR, KEYS_WITHIN_70_DEGREES
+from mimonets.experiments.verdict import Row
 from mimonets.theory import interference_bound
 
 

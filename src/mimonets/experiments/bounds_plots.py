@@ -19,19 +19,22 @@ COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:red")
 
 def plot_bounds(report: Report, path: str | Path) -> Path:
     """Draw what ``theory_report`` gives: bounds as lines, draws as points."""
-    figure = new_figure(13.0, 7.6)
-    panels = figure.subplots(2, 3)
+    figure = new_figure(8.4, 9.6)
+    panels = figure.subplots(3, 2)
     curves = report["curves"]
     _keys(panels[0, 0], curves["keys"])
     _sums(panels[0, 1], curves["sums"])
-    _norms(panels[0, 2], curves["norms"])
-    _cleanup(panels[1, 0], curves["cleanup"])
-    for axes, grid in zip(panels[1, 1:], ("2x2", "4x4"), strict=True):
+    _norms(panels[1, 0], curves["norms"])
+    _cleanup(panels[1, 1], curves["cleanup"])
+    for axes, grid in zip(panels[2], ("2x2", "4x4"), strict=True):
         _attention(axes, curves[f"attention {grid}"], grid)
     for axes in panels.flat:
         axes.grid(alpha=0.25)
         axes.set_ylabel("probability")
-    figure.suptitle("Bounds (lines) and what they bound, simulated (points, 2 standard errors)")
+        axes.title.set_fontsize(10)
+    figure.suptitle(
+        "Bounds (lines) and what they bound, simulated (points, 2 standard errors)", fontsize=10
+    )
     return save_figure(figure, path)
 
 

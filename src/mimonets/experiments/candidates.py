@@ -7,59 +7,79 @@ inputs, and networks that the user names. The advice may well be not to superpos
 import copy
 import json
 import math
+import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets._figure import new_axes, save_figure
+from mimonets._answers import each, parts_of
+from mimonets._extras import need
 from mimonets._files import write_text
 from mimonets._inputs import InputSpec
 from mimonets._messages import first_line
-from mimonets._seeds import mean_and_deviation, wilson_interval
-from mimonets.checkpoints import load
+from mimonets._operating_point import OperatingPoint
+from mimonets._seeds import wilson_interval
+from mimonets.checkpoints import load, save
 from mimonets.data import DataConfig, ImageBatches
 from mimonets.data.interface import Batches, as_batches
 from mimonets.data.registry import load_data
 from mimonets.evaluation import Contender, count_macs, peak_memory, race
-from mimonets.evaluation.accuracy import evaluate
+from mimonets.evaluation.accuracy import PointAccuracy, PointScore, evaluate
+from mimonets.evaluation.metrics import Measure, has_classes, loss_of
 from mimonets.evaluation.provenance import environment
-from mimonets.inference import Engine, export
-from mimonets.models import Superposed, superpose
-from mimonets.training import TrainConfig, train
+from mimonets.experiments.advice import advise, interval, plot
+from mimonets.inference import Engine, ExportOptions, export
+from mimonets.models import (
+    SlimmableWideResNet,
+    SlimmableWideResNetConfig,
+    WideResNet,
+    eval_mode,
+    fixed_at,
+    operating_points,
+    superpose,
+)
+from mimonets.models.surgery import answer_in
+from mimonets.training import TrainConfig, TrainingDivergedError, train
 
 Make = Callable[[], nn.Module]
+Tell = Callable[[str], object]
 LEAST_STEPS = 20  # fewer teach nothing that is worth a comparison
 TRIAL_STEPS = 3  # from which the time of all others is estimated
-RUNTIMES = ("onnxruntime", "openvino")
-STUDENT = {
-    2: 12.71,
-    3: 4.30,
-    4: 3.18,
-    5: 2.78,
-}  # 95 %, two-sided, by number of seeds; 1.96 for more
+FOR_TRAINING = 0.6  # of the time; the rest is for exporting and measuring
+MOST_ITEMS = 2000  # of the test data, on which int8 is compared with float32
+RUNTIMES = ("onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")
 AS_IT_IS = "as it is"
 
 
 @dataclass(frozen=True)
 class CompareData:
-    """Batches to train and to test on, alike for all candidates."""
+    """Batches to train and to test on, alike for all candidates, and what is to be small."""
 
     train: Batches
     test: Batches
     batch_size: int
     spec: InputSpec | None = None
+    loss: str | Measure = "cross_entropy"
 
     @property
     def example(self) -> Tensor:
         """Two inputs."""
         return next(iter(self.test.epoch(0)))[0][:2]
+
+    @property
+    def is_values(self) -> bool:
+        """Whether answers are judged by the loss, as inputs have no class."""
+        labels = next(iter(self.test.epoch(0)))[-1]
+        return not has_classes(labels) or labels.ndim > 1 or self.loss == "binary"
 
     def shuffled(self, seed: int) -> Batches:
         """Give the training batches in the order of a seed."""
@@ -68,18 +88,62 @@ class CompareData:
             vars(batches).update(seed=seed)
         return batches
 
+    def score(self, model: Any, points: Sequence[int]) -> dict[int, dict[str, float | None]]:
+        """Measure on the test data: mean accuracy, or mean loss and its deviation over inputs."""
+        measured: Mapping[int, PointScore]
+        if self.is_values:
+            measured = evaluate(model, self.test, points, loss=self.loss)
+        else:
+            measured = evaluate(model, self.test, points)
+        return {
+            number: {
+                "mean": one.accuracy if isinstance(one, PointAccuracy) else one.loss,
+                "deviation": one.loss_deviation,
+                "total": one.total,
+            }
+            for number, one in measured.items()
+        }
+
 
 class Smaller(nn.Module):
-    """A network on images of half the height and width, which are averaged down first."""
+    """A network on inputs of half the size, which are averaged down first.
 
-    def __init__(self, network: nn.Module) -> None:
+    Answers that are then smaller too are scaled up again to ``sizes``, one for each output.
+    """
+
+    def __init__(self, network: nn.Module, sizes: Sequence[torch.Size]) -> None:
         super().__init__()
-        self.shrink = nn.AvgPool2d(2)
         self.network = network
+        self.sizes = sizes
 
     def forward(self, x: Tensor) -> Any:
-        """Answer images (b, c, h, w)."""
-        return self.network(self.shrink(x))
+        """Answer images (b, c, h, w), or series (b, c, t)."""
+        shrink = F.avg_pool2d if x.ndim == 4 else F.avg_pool1d
+        answers = answer_in(self.network(shrink(x, 2)))
+        parts = zip(parts_of(answers), self.sizes, strict=True)
+        restored = iter([_scaled(part, size) for part, size in parts])
+        return each(lambda _: next(restored), answers)
+
+
+def _scaled(part: Tensor, size: torch.Size) -> Tensor:
+    if part.shape[1:] == size:
+        return part
+    mode = "bilinear" if part.ndim == 4 else "linear"
+    return F.interpolate(part, size=size[1:], mode=mode)
+
+
+def smaller(make: Make, example: Tensor) -> Smaller:
+    """Make a network that takes inputs of half the size."""
+    network = make()
+    with eval_mode(network, inference=False):
+        answers = answer_in(network(example))
+    return Smaller(network, [part.shape[1:] for part in parts_of(answers)])
+
+
+def slimmable(make: Make) -> nn.Module:
+    """Make a network of the same size that also runs at half and a quarter of the width."""
+    network: Any = make()
+    return SlimmableWideResNet(SlimmableWideResNetConfig(**vars(network.config)))
 
 
 @dataclass(frozen=True)
@@ -90,30 +154,64 @@ class Trainee:
     make: Make
     streams: int = 1
     binding: str = "hrr"
+    is_trained: bool = False  # already; it is measured as it came
+    where: tuple[str, str] | None = None  # bind_after and unbind_before, once they are found
 
     @property
     def folder(self) -> str:
         """Its name as a folder."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name)
 
-    def build(self, data: CompareData, seed: int) -> Superposed:
+    def build(self, data: CompareData, seed: int) -> Any:
         """Make the network with the weights that a seed gives."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            settings: dict[str, Any] = {"num_streams": self.streams}
-            settings |= {"binding": self.binding} if self.streams > 1 else {}
-            model = superpose(self.make(), example=data.example, **settings)
+            network = self.make()
+            if isinstance(network, SlimmableWideResNet):
+                model: Any = network
+            else:
+                settings: dict[str, Any] = {"num_streams": self.streams}
+                settings |= {"binding": self.binding} if self.streams > 1 else {}
+                if self.where is not None:
+                    settings |= dict(zip(("bind_after", "unbind_before"), self.where, strict=True))
+                model = superpose(network, example=data.example, **settings)
         model.input_spec = data.spec
         return model
 
+    def points(self, model: Any) -> dict[str, OperatingPoint]:
+        """Name the operating points that get a row: all streams busy, or every width."""
+        points = operating_points(model)
+        if len(points) == 1 or self.streams > 1:
+            return {self.name: points[-1]}
+        widths = model.config.widths
+        return {
+            f"{self.name}, width {width:g}": point
+            for width, point in zip(widths, points, strict=True)
+        }
 
-def read_data(data: Any, batch_size: int = 64, seed: int = 0) -> CompareData:
-    """Take a folder with a sub-folder per class, a .npz, or (train, test) of batches or loaders."""
+
+def read_data(
+    data: Any,
+    loss: str | Measure | None = None,
+    known: InputSpec | None = None,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
+) -> CompareData:
+    """Take a folder with a sub-folder per class, a .npz, or (train, test) of batches or loaders.
+
+    Images are standardised as a network that was trained before says, ``known``.
+    """
     if isinstance(data, tuple | list) and len(data) == 2:
         size = getattr(data[0], "batch_size", None)
         if size is None:
             raise ValueError("data=(train, test) needs two DataLoaders with a batch_size.")
-        return CompareData(as_batches(data[0], seed), as_batches(data[1]), size)
+        batches, test = as_batches(data[0], seed), as_batches(data[1])
+        if not len(batches) or not len(test):
+            raise ValueError("data=(train, test): one of the two DataLoaders has no batch.")
+        labels = next(iter(test.epoch(0)))[-1]
+        usual = "cross_entropy" if has_classes(labels) else "squared_error"
+        return CompareData(batches, test, size, loss=usual if loss is None else loss)
     if not isinstance(data, str | Path):
         raise ValueError(
             f"data={type(data).__name__} is not known: pass a folder with one sub-folder per "
@@ -130,6 +228,8 @@ def read_data(data: Any, batch_size: int = 64, seed: int = 0) -> CompareData:
         )
     size = min(batch_size, len(splits.train))
     options: dict[str, Any] = {"shuffle": True, "seed": seed, "drop_last": True}
+    if known is not None and known.mean and len(known.mean) == splits.train.shape[0]:
+        options["statistics"] = torch.tensor(known.mean), torch.tensor(known.deviation)
     batches = ImageBatches(splits.train, size, **options)
     mean, deviation = (tuple(value.tolist()) for value in batches.statistics)
     spec = InputSpec(
@@ -141,7 +241,7 @@ def read_data(data: Any, batch_size: int = 64, seed: int = 0) -> CompareData:
         labels=splits.train.class_names,
     )
     test = ImageBatches(splits.test, 128, statistics=batches.statistics)
-    return CompareData(batches, test, size, spec)
+    return CompareData(batches, test, size, spec, "cross_entropy" if loss is None else loss)
 
 
 def list_candidates(
@@ -149,24 +249,61 @@ def list_candidates(
 ) -> tuple[list[Trainee], dict[str, str]]:
     """List what can be built, and why the others cannot."""
     wanted = [Trainee(AS_IT_IS, make)]
-    if data.example.ndim == 4:
-        wanted.append(Trainee("half resolution", lambda: Smaller(make())))
+    if data.example.ndim in (3, 4) and data.example.is_floating_point():
+        name = "half resolution" if data.example.ndim == 4 else "half the samples"
+        wanted.append(Trainee(name, partial(smaller, make, data.example)))
     wanted += [Trainee(name, sibling) for name, sibling in siblings.items()]
     for binding, title in (("hrr", "keys"), ("tiles", "tiles")):
         wanted += [Trainee(f"{title}, N={count}", make, count, binding) for count in streams]
+    if isinstance(make(), WideResNet):
+        wanted.append(Trainee("slimmable", partial(slimmable, make)))
+    given = (AS_IT_IS, *siblings)
     found, refused = [], {}
     for one in wanted:
         try:
             model = one.build(data, 0)
-            answers = model.eval()(data.example)
-            if answers.ndim != 2:
-                raise ValueError(f"its answers {tuple(answers.shape)} are not (b, classes)")
-            found.append(one)
+            _check_loss(model, data)
+            known = one.name in given and is_trained(model, data)
+            if one.streams > 1:
+                one = replace(one, where=(model.config.bind_after, model.config.unbind_before))
+            found.append(replace(one, is_trained=known))
         except Exception as error:  # it is third-party code
             if one.name == AS_IT_IS:
                 raise ValueError(f"The network cannot be compared: {first_line(error)}") from error
             refused[one.name] = first_line(error)
     return found, refused
+
+
+def _check_loss(model: Any, data: CompareData) -> None:
+    """Try the loss on a batch of the test data, or say why that fails."""
+    inputs, *_, labels = next(iter(data.test.epoch(0)))
+    with eval_mode(model):
+        answers = model(inputs)
+        if not data.is_values and not has_classes(labels, answers):
+            shapes = [tuple(part.shape) for part in parts_of(answers)]
+            raise ValueError(f"its answers {shapes[0]} are not (b, classes)")
+        if not data.is_values and int(labels.max()) >= answers.shape[-1]:
+            raise ValueError(
+                f"it tells {answers.shape[-1]} classes apart, and the data has at least "
+                f"{int(labels.max()) + 1}"
+            )
+        loss_of(data.loss)(answers, labels)
+
+
+def is_trained(model: Any, data: CompareData) -> bool:
+    """Tell whether a network knows the task: clearly more often right than the commonest class.
+
+    Of networks whose answers are values nobody can tell: pass ``teacher=`` for those.
+    """
+    if data.is_values:
+        return False
+    batches = list(islice(data.test.epoch(0), -(-512 // data.batch_size)))
+    with eval_mode(model):
+        right = sum(int((model(x).argmax(-1) == labels).sum()) for x, *_, labels in batches)
+    labels = torch.cat([batch[-1] for batch in batches])
+    commonest = int(torch.bincount(labels).max()) / len(labels)
+    low, _ = wilson_interval(right, len(labels))
+    return len(labels) >= 50 and low > commonest + 0.2
 
 
 def train_config(steps: int, batch_size: int, seed: int, **changes: Any) -> TrainConfig:
@@ -180,29 +317,30 @@ def train_config(steps: int, batch_size: int, seed: int, **changes: Any) -> Trai
 
 
 def plan_steps(
-    found: Sequence[Trainee], data: CompareData, seeds: int, minutes: float
-) -> tuple[int, float]:
-    """Count the steps that fit into the time, and estimate the seconds that they take in all."""
+    found: Sequence[Trainee], data: CompareData, seeds: int, minutes: float, workers: int = 1
+) -> int:
+    """Count the steps that fit into the time."""
     seconds = 0.0
-    batch = next(iter(data.train.epoch(0)))
-    for one in found:
+    inputs, *_, labels = next(iter(data.train.epoch(0)))
+    trained = [one for one in found if not one.is_trained]
+    for one in trained:
         model = one.build(data, 0).train()
         optimizer = torch.optim.AdamW(model.parameters())
         laps = []
         for _ in range(TRIAL_STEPS):
             start = time.perf_counter()
-            nn.functional.cross_entropy(model(batch[0]), batch[-1]).backward()
+            loss_of(data.loss)(model(inputs), labels).backward()
             optimizer.step()
             laps.append(time.perf_counter() - start)
-        seconds += statistics.median(laps)
-    steps = int(0.7 * 60 * minutes / (seconds * seeds))  # the rest is for measuring
-    if steps < LEAST_STEPS:
-        least = math.ceil(LEAST_STEPS * seconds * seeds / 0.7 / 6) / 10
+        seconds += statistics.median(laps) / workers
+    steps = int(FOR_TRAINING * 60 * minutes / max(seconds * seeds, 1e-9))
+    if steps < LEAST_STEPS and trained:
+        least = math.ceil(LEAST_STEPS * seconds * seeds / FOR_TRAINING / 6) / 10
         raise ValueError(
-            f"minutes={minutes:g} is too short: {len(found)} candidates with {seeds} seeds get "
+            f"minutes={minutes:g} is too short: {len(trained)} candidates with {seeds} seeds get "
             f"{steps} steps each. Give at least minutes={least:g}, or fewer seeds."
         )
-    return steps, steps * seconds * seeds
+    return steps
 
 
 def compare(
@@ -219,12 +357,16 @@ def compare(
     streams: Sequence[int] = (2, 4),
     siblings: Mapping[str, Make] | None = None,
     teacher: nn.Module | None = None,
+    loss: str | Measure | None = None,
     batch_size: int = 16,
-    tell: Callable[[str], object] = lambda line: None,
+    int8: bool = True,
+    workers: int = 1,
+    tell: Tell = lambda line: None,
 ) -> dict[str, Any]:
     """Train candidates alike on your data, measure them, and say which to run.
 
-    What was done is kept in ``out``: the same call resumes there.
+    What was done is kept in ``out``: the same call resumes there. A network, or a sibling, that is
+    trained already is measured as it is. The others then learn from the network by distillation.
 
     Args:
         network: a function that makes the network anew; or a network, which is copied and starts
@@ -239,16 +381,29 @@ def compare(
         seeds: trainings of every candidate, with the seeds from ``first_seed`` on.
         streams: inputs per pass of the superposed candidates.
         siblings: other networks by name, as functions, that take part.
-        teacher: a trained network that all candidates learn from.
+        teacher: a trained network that all candidates learn from; by default the network itself, if
+            it is trained.
+        loss: ``"cross_entropy"``, ``"squared_error"``, ``"binary"`` or a function of answers and
+            labels; by default the first for labels, the second for numbers.
         batch_size: inputs per call when speed is measured.
+        int8: also measure every candidate in int8.
+        workers: trainings at a time, in processes of Ray.
         tell: called with a line after each step of the work.
     """
-    _check_numbers(speed=speed, macs=macs, minutes=minutes, steps=steps, seeds=seeds)
+    _check_numbers(
+        **{"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds},
+        **{"batch_size": batch_size, "workers": workers},
+    )
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network
-    ready = read_data(data)
+    ready = read_data(data, loss, getattr(make(), "input_spec", None))
     found, refused = list_candidates(make, siblings or {}, streams, ready)
+    if teacher is None and found[0].is_trained:
+        teacher = make()
+        tell(
+            "the network is trained already: it is measured as it is, and the others learn from it"
+        )
     for name, reason in refused.items():
         tell(f"{name} cannot be built: {reason}")
     folder = Path(out)
@@ -260,22 +415,27 @@ def compare(
         "weights": [sum(p.numel() for p in one.make().parameters()) for one in found],
         "shape": list(ready.example.shape[1:]),
         "distilled": teacher is not None,
+        "loss": ready.loss if isinstance(ready.loss, str) else "a function",
     }
     plan["steps"] = _resumed_steps(folder, plan)
     if plan["steps"] is None:
-        plan["steps"] = steps or plan_steps(found, ready, seeds, minutes)[0]
+        plan["steps"] = steps or plan_steps(found, ready, seeds, minutes, workers)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "plan.json", json.dumps(plan, indent=2))
     numbers = range(first_seed, first_seed + seeds)
-    correct, items = train_all(found, ready, plan["steps"], numbers, folder, teacher, tell)
-    rows = measure(found, ready, correct, items, folder, batch_size, tell)
+    work = Work(ready, plan["steps"], folder, teacher, int8=int8)
+    scores = work.train_all(found, numbers, workers, tell)
+    for one in [one for one in found if "error" in scores[one.name][0]]:
+        refused[one.name] = scores[one.name][0]["error"]
+        found.remove(one)
+    rows = work.measure(found, scores, first_seed, batch_size, tell)
     result = {
         "advice": advise(rows, speed=speed, macs=macs),
         "aim": {"speed": speed, "macs": macs},
         "rows": rows,
         "refused": refused,
         "plan": plan,
-        "test_items": items,
+        "test_items": rows[0]["items"],
         "batch_size": batch_size,
         "environment": environment(),
     }
@@ -307,186 +467,224 @@ def _resumed_steps(folder: Path, plan: Mapping[str, Any]) -> int | None:
     return int(before["steps"])
 
 
-def train_all(
-    found: Sequence[Trainee],
-    data: CompareData,
-    steps: int,
-    seeds: Sequence[int],
-    folder: Path,
-    teacher: nn.Module | None,
-    tell: Callable[[str], object],
-) -> tuple[dict[str, list[int]], int]:
-    """Train and test every candidate with every seed; what is done already is read."""
-    correct: dict[str, list[int]] = {one.name: [] for one in found}
-    total, done, started, fresh = len(seeds) * len(found), 0, time.monotonic(), 0
-    items = 0
-    for seed in seeds:
-        for one in found:
-            run = folder / "runs" / f"{one.folder}-{seed}"
-            path = run / "test.json"
-            if not path.exists():
-                model = one.build(data, seed)
-                config = train_config(steps, data.batch_size, seed)
-                train(model, data.shuffled(seed), config, run_dir=run, resume=True, teacher=teacher)
-                tested = next(iter(evaluate(model, data.test).values()))
-                write_text(path, json.dumps({"correct": tested.correct, "total": tested.total}))
-                fresh += 1
-            answer = json.loads(path.read_text(encoding="utf-8"))
-            correct[one.name].append(answer["correct"])
-            items = answer["total"]
-            done += 1
-            left = (time.monotonic() - started) / max(fresh, 1) * (total - done)
+@dataclass(frozen=True)
+class Work:
+    """Train and measure candidates in a folder; what is there already is not done again."""
+
+    data: CompareData
+    steps: int
+    folder: Path
+    teacher: nn.Module | None
+    int8: bool = True
+
+    def run_of(self, one: Trainee, seed: int) -> Path:
+        """Name the folder of one training."""
+        return self.folder / "runs" / f"{one.folder}-{seed}"
+
+    def train_all(
+        self, found: Sequence[Trainee], seeds: Sequence[int], workers: int, tell: Tell
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Train and test every candidate with every seed: scores by candidate, seed by seed."""
+        jobs = [(one, seed) for seed in seeds for one in found]
+        missing = [job for job in jobs if not (self.run_of(*job) / "test.json").exists()]
+        started = time.monotonic()
+        scores: dict[tuple[str, int], dict[str, Any]] = {}
+        for number, ((one, seed), result) in enumerate(self._results(missing, workers), 1):
+            scores[one.name, seed] = result
+            left = (time.monotonic() - started) / number * (len(missing) - number)
+            done = len(jobs) - len(missing) + number
+            form = ".4g" if self.data.is_values else ".1%"
+            means = [point["mean"] for point in result.get("points", {}).values()]
+            what = result.get("error") or ", ".join(format(mean, form) for mean in means)
             tell(
-                f"{done}/{total} {one.name}, seed {seed}: {answer['correct'] / items:.1%}, about "
-                f"{left / 60:.1f} minutes of training left"
+                f"{done}/{len(jobs)} {one.name}, seed {seed}: {what}; about {left / 60:.1f} "
+                f"minutes of training left"
             )
-    return correct, items
+        for one, seed in jobs:
+            if (one.name, seed) not in scores:
+                text = (self.run_of(one, seed) / "test.json").read_text(encoding="utf-8")
+                scores[one.name, seed] = json.loads(text)
+        by_name = {one.name: [scores[one.name, seed] for seed in seeds] for one in found}
+        # A candidate that failed with one seed counts as failed.
+        return {
+            name: [one for one in results if "error" in one] or results
+            for name, results in by_name.items()
+        }
 
+    def _results(
+        self, jobs: Sequence[tuple[Trainee, int]], workers: int
+    ) -> Iterator[tuple[tuple[Trainee, int], dict[str, Any]]]:
+        """Do jobs one after the other, or several at a time in processes of Ray."""
+        if workers == 1 or len(jobs) < 2:
+            yield from ((job, self.train_one(*job)) for job in jobs)
+            return
+        ray = need("ray", extra="ray", what="workers > 1")
+        if not ray.is_initialized():
+            os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way by default
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines
+            quiet = {"log_to_driver": False, "configure_logging": False}
+            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
+        do = ray.remote(num_cpus=1)(Work.train_one)
+        shared = ray.put(replace(self, folder=self.folder.resolve()))
+        waiting = {do.remote(shared, *job): job for job in jobs}
+        while waiting:
+            (ready, *_), _ = ray.wait(list(waiting))
+            yield waiting.pop(ready), ray.get(ready)
 
-def interval(correct: Sequence[int], total: int) -> float:
-    r"""Half the 95 % interval of an accuracy over seeds and test items.
-
-    .. math:: \sqrt{(t \, s / \sqrt{k})^2 + h^2}
-
-    with the deviation s over k seeds, Student's t, and Wilson's half interval h of the test items.
-
-    >>> round(interval([90, 90, 90], 100), 3), interval([88, 90, 92], 100) > 0.07
-    (0.06, True)
-    """
-    low, high = wilson_interval(round(sum(correct) / len(correct)), total)
-    _, deviation = mean_and_deviation([one / total for one in correct])
-    count = len(correct)
-    spread = STUDENT.get(count, 1.96) * (deviation or 0.0) / math.sqrt(count)
-    return min(1.0, math.hypot(spread, (high - low) / 2))
-
-
-def measure(
-    found: Sequence[Trainee],
-    data: CompareData,
-    correct: Mapping[str, list[int]],
-    total: int,
-    folder: Path,
-    batch_size: int,
-    tell: Callable[[str], object],
-) -> list[dict[str, Any]]:
-    """Export every candidate, race all engines, and count MACs and memory."""
-    contenders, rows = [], []
-    count = max(batch_size, 1)
-    for one in found:
-        run = min((folder / "runs").glob(f"{one.folder}-[0-9]*"))
-        model = load(run / "model", network=one.make())
-        inputs = model.example_inputs(count)
-        served: Path | None = folder / "served" / one.folder
-        assert served is not None
+    def train_one(self, one: Trainee, seed: int) -> dict[str, Any]:
+        """Train and test one candidate with one seed; an error is its result, others go on."""
+        run, model = self.run_of(one, seed), one.build(self.data, seed)
         try:
-            test = list(data.test.epoch(0))
-            if not (served / "manifest.json").exists():
-                export(model, served, modes=[one.streams], evaluation=test, measure=False)
-        except ValueError as error:
-            tell(f"{one.name} runs in PyTorch only: {first_line(error)}")
-            served = None
+            if one.is_trained:
+                save(model, run / "model")
+            else:
+                self._train(model, run, seed)
+        except (TrainingDivergedError, RuntimeError) as error:
+            return {"error": f"training failed: {first_line(error)}"}
+        points = {name: point.number for name, point in one.points(model).items()}
+        measured = self.data.score(model, list(points.values()))
+        result = {"points": {name: measured[number] for name, number in points.items()}}
+        write_text(run / "test.json", json.dumps(result))
+        return result
+
+    def _train(self, model: Any, run: Path, seed: int) -> None:
+        name = self.data.loss if isinstance(self.data.loss, str) else "cross_entropy"
+        config = train_config(self.steps, self.data.batch_size, seed, loss=name)
+        own = None if isinstance(self.data.loss, str) else self.data.loss
+        settings: dict[str, Any] = {"run_dir": run, "resume": True, "loss": own}
+        train(model, self.data.shuffled(seed), config, teacher=self.teacher, **settings)
+
+    def measure(
+        self,
+        found: Sequence[Trainee],
+        scores: Mapping[str, Sequence[Mapping[str, Any]]],
+        seed: int,
+        batch_size: int,
+        tell: Tell,
+    ) -> list[dict[str, Any]]:
+        """Export every candidate, race all engines, and count MACs and memory."""
+        rows: list[dict[str, Any]] = []
+        contenders: list[Contender] = []
+        for one in found:
+            tell(f"exporting {one.name}")
+            fresh = None if one.name == "slimmable" else one.make()
+            model = load(self.run_of(one, seed) / "model", network=fresh).eval()
+            served = self._export(one, model, tell)
+            engines = self._engines(model, served, tell)
+            for name, point in one.points(model).items():
+                results = [result["points"][name] for result in scores[one.name]]
+                row = self._row(name, model, point, results, served, batch_size)
+                rows.append(row)
+                inputs = model.example_inputs(batch_size).numpy()
+                quantised = [engine for engine in engines if engine.endswith("int8")]
+                if quantised and served is not None:
+                    rows.append(self._int8_row(row, served, point, engines[quantised[0]]))
+                for engine_name, engine in engines.items():
+                    title = f"{name}, int8" if engine_name in quantised else name
+                    call = partial(engine, inputs, point.number)
+                    contenders.append(Contender(f"{title}/{engine_name}", call, batch_size))
+        tell("timing all candidates in turn")
+        timings = race(contenders, rounds=7)
+        for row in rows:
+            own = [one for one in timings if one.name.rpartition("/")[0] == row["name"]]
+            best = max(own, key=lambda timing: timing.inputs_per_second)
+            row["inputs_per_second"] = best.inputs_per_second
+            row["engine"] = best.name.rpartition("/")[2]
+            row["speed"] = row["inputs_per_second"] / rows[0]["inputs_per_second"]
+        return rows
+
+    def _row(
+        self,
+        name: str,
+        model: Any,
+        point: OperatingPoint,
+        results: Sequence[Mapping[str, Any]],
+        served: Path | None,
+        batch_size: int,
+    ) -> dict[str, Any]:
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        run = partial(model, model.example_inputs(batch_size), **point.options)
         with torch.inference_mode():
-            memory = weights + peak_memory(
-                partial(model.eval(), inputs, active_streams=one.streams)
-            )
-        rows.append(
-            {
-                "name": one.name,
-                "inputs_per_pass": one.streams,
-                "accuracy": sum(correct[one.name]) / len(correct[one.name]) / total,
-                "interval": interval(correct[one.name], total),
-                "by_seed": [right / total for right in correct[one.name]],
-                "macs": count_macs(model, one.streams).plain,
-                "memory": memory,
-                "served": None if served is None else str(served),
-            }
-        )
+            activations = peak_memory(run)
+        by_seed, items = [one["mean"] for one in results], results[0]["total"]
+        deviation = results[0]["deviation"] if self.data.is_values else None
+        return {
+            "name": name,
+            "base": name,
+            "inputs_per_pass": point.inputs_per_pass,
+            "loss" if self.data.is_values else "accuracy": statistics.mean(by_seed),
+            "interval": interval(by_seed, items, deviation),
+            "by_seed": by_seed,
+            "items": items,
+            "macs": count_macs(fixed_at(model, point)).plain,
+            "memory": weights + activations,
+            "activations": activations,
+            "served": None if served is None else str(served),
+        }
+
+    def _export(self, one: Trainee, model: Any, tell: Tell) -> Path | None:
+        """Export a candidate, in int8 too if that works; None if it runs in PyTorch only."""
+        served = self.folder / "served" / one.folder
+        if (served / "manifest.json").exists():
+            return served
+        numbers = [point.number for point in one.points(model).values()]
+        calibration = [batch[0] for batch in islice(self.data.train.epoch(0), 4)]
+        settings: dict[str, Any] = {"modes": numbers, "measure": False}
+        settings |= {"evaluation": self._some_tests(), "options": ExportOptions(max_loss=100.0)}
+        for int8 in (calibration, None) if self.int8 else (None,):
+            try:
+                return export(model, served, int8=int8, **settings)
+            except Exception as error:  # quantisers and exporters may raise anything
+                where = "PyTorch only" if int8 is None else "float32 only"
+                tell(f"{one.name} runs in {where}: {first_line(error)}")
+        return None
+
+    def _some_tests(self) -> list[tuple[Any, ...]]:
+        """Give test batches of at most MOST_ITEMS inputs in all."""
+        found: list[tuple[Any, ...]] = []
+        for batch in self.data.test.epoch(0):
+            if found and sum(len(one[0]) for one in found) + len(batch[0]) > MOST_ITEMS:
+                break
+            found.append(batch)
+        return found
+
+    def _engines(self, model: Any, served: Path | None, tell: Tell) -> dict[str, Engine]:
         engines = {"torch": Engine(model, "torch")}
         for name in RUNTIMES if served is not None else ():
             try:
                 engines[name] = Engine(served, name)
-            except ValueError as error:  # not installed
-                tell(f"{name} does not take part: {first_line(error)}")
-        for name, engine in engines.items():
-            call = partial(engine, inputs.numpy(), one.streams)
-            contenders.append(Contender(f"{one.name}/{name}", call, count))
-    tell("timing all candidates in turn")
-    timings = race(contenders, rounds=9)
-    for row in rows:
-        own = [one for one in timings if one.name.rpartition("/")[0] == row["name"]]
-        best = max(own, key=lambda timing: timing.inputs_per_second)
-        row["inputs_per_second"] = best.inputs_per_second
-        row["engine"] = best.name.rpartition("/")[2]
-    for row in rows:
-        row["speed"] = row["inputs_per_second"] / rows[0]["inputs_per_second"]
-    return rows
+            except ValueError as error:  # not installed, or not exported
+                if "int8" not in name:
+                    tell(f"{name} does not take part: {first_line(error)}")
+        return engines
 
+    def _int8_row(
+        self, row: Mapping[str, Any], served: Path, point: OperatingPoint, int8: Engine
+    ) -> dict[str, Any]:
+        """Shift a row by what int8 changes, with one seed and on some of the test items."""
+        key = "loss" if self.data.is_values else "accuracy"
+        changed = self._change(served, point, int8) if self.data.is_values else 0.0
+        if not self.data.is_values:
+            known = int8.manifest.mode(point.number).accuracy
+            changed = known[int8.backend] - known["float32"]
+        graphs = int8.manifest.formats[
+            "onnx-int8" if int8.backend == "onnxruntime-int8" else int8.backend
+        ]
+        size = sum((served / path).stat().st_size for path in graphs.files)
+        return {
+            **row,
+            "name": f"{row['name']}, int8",
+            key: row[key] + changed,
+            "by_seed": [row["by_seed"][0] + changed],
+            "memory": size + row["activations"],
+        }
 
-def advise(
-    rows: Sequence[Mapping[str, Any]], *, speed: float | None = None, macs: float | None = None
-) -> str:
-    """Say in a sentence what to run. Without an aim: at the speed of the fastest superposed one.
-
-    >>> row = {"accuracy": 0.9, "interval": 0.01, "macs": 1e6, "inputs_per_pass": 1}
-    >>> rows = [row | {"name": "as it is", "speed": 1.0}, row | {"name": "small", "speed": 3.5}]
-    >>> advise(rows, speed=3)
-    'At 3x the speed: small 90.0 ± 1.0: take small.'
-    """
-    if macs is not None:
-        aim, fitting = f"At {macs / 1e6:g} MMAC", [row for row in rows if row["macs"] <= macs]
-    else:
-        shared = [row["speed"] for row in rows if row["inputs_per_pass"] > 1]
-        wanted = speed or max(shared, default=1.0)
-        aim, fitting = f"At {wanted:.3g}x the speed", [r for r in rows if r["speed"] >= wanted]
-    fitting = sorted(fitting, key=lambda row: -row["accuracy"])
-    if not fitting:
-        best = max(rows, key=lambda row: row["speed"])
-        return (
-            f"{aim}: no candidate gets there; the fastest is {best['name']}, {best['speed']:.2g}x "
-            f"at {_written(best)}."
-        )
-    first = fitting[0]
-    listed = ", ".join(f"{row['name']} {_written(row)}" for row in fitting[:4])
-    close = [
-        row["name"]
-        for row in fitting[1:]
-        if first["accuracy"] - row["accuracy"] < math.hypot(first["interval"], row["interval"])
-    ]
-    also = f" ({', '.join(close)}: within the intervals)" if close else ""
-    return f"{aim}: {listed}: take {first['name']}{also}."
-
-
-def _written(row: Mapping[str, Any]) -> str:
-    return f"{row['accuracy'] * 100:.1f} ± {row['interval'] * 100:.1f}"
-
-
-def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Draw accuracy against inputs per second, and the front that nothing else beats."""
-    figure, axes = new_axes()
-    for row in rows:
-        shared = row["inputs_per_pass"] > 1
-        axes.errorbar(
-            *(row["inputs_per_second"], row["accuracy"] * 100),
-            yerr=row["interval"] * 100,
-            **{"marker": "s" if shared else "o", "capsize": 4, "label": row["name"]},
-        )
-    front = [
-        row
-        for row in sorted(rows, key=lambda row: row["inputs_per_second"])
-        if not any(
-            other["accuracy"] > row["accuracy"]
-            and other["inputs_per_second"] > row["inputs_per_second"]
-            for other in rows
-        )
-    ]
-    axes.plot(
-        [row["inputs_per_second"] for row in front],
-        [row["accuracy"] * 100 for row in front],
-        **{"color": "0.7", "zorder": 0, "label": "Pareto front"},
-    )
-    axes.set_xlabel("inputs per second in the best engine")
-    axes.set_ylabel("test accuracy, %, with 95 % interval")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return save_figure(figure, path)
+    def _change(self, served: Path, point: OperatingPoint, int8: Engine) -> float:
+        """Measure how the loss changes with int8."""
+        plain, loss = Engine(served, int8.backend.partition("-")[0]), loss_of(self.data.loss)
+        sums = [0.0, 0.0]
+        for inputs, *_, labels in self._some_tests():
+            for place, engine in enumerate((plain, int8)):
+                found = loss(engine(inputs, point.number), labels)
+                sums[place] += float(found) * len(inputs)
+        return (sums[1] - sums[0]) / sum(len(batch[0]) for batch in self._some_tests())

@@ -1,14 +1,16 @@
-"""The cost tables: what a network computes per input, ours beside the paper's."""
+"""What a network computes per input, ours beside the paper's; what the runs of a plan need."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mimonets.evaluation import count_macs
-from mimonets.experiments.compare import Row
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.paper import COST_NOTES, MIMOCONV, MIMOFORMER, MNIST
+from mimonets.experiments.plan import Plan
+from mimonets.experiments.verdict import Row
 from mimonets.recipes import load_recipe
+from mimonets.recipes.needs import needs_of, show_hours
 
 
 def measure_mimoconv(options: RunOptions) -> tuple[list[Row], Record]:
@@ -55,6 +57,41 @@ def printed_network(config: Any) -> Any:
         return config
     takes_several = hasattr(config, "num_streams")
     return replace(config, shortcut_norm=False, final_norm=not takes_several)
+
+
+def plan_needs(plan: Plan, *, count: bool = True) -> list[dict[str, Any]]:
+    """Estimate what each row of a plan needs: runs, A100-hours of a run, bytes at the peak.
+
+    With ``count=False`` rows that are not in the table of :mod:`mimonets.recipes.needs` are left
+    out; else they are counted, which takes some seconds each.
+    """
+    rows = []
+    for trial in plan.trials:
+        if trial.removed:
+            continue
+        recipe = trial.load(0)
+        needs = needs_of(recipe, count=count)
+        if needs is not None:
+            precision = recipe.train.precision
+            rows.append(
+                {
+                    "what": trial.title,
+                    "runs": len(trial.seeds),
+                    "precision": precision,
+                    "hours": needs.hours(precision),
+                    "peak": needs.peak[precision],
+                }
+            )
+    return rows
+
+
+def total_needs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Sum up the needs of a plan in a few words."""
+    runs = sum(row["runs"] for row in rows)
+    hours = sum(row["runs"] * (row["hours"] or 0) for row in rows)
+    peak = max(row["peak"] for row in rows)
+    time = f"about {show_hours(hours)}" if hours >= 0.01 else "minutes"
+    return f"{runs} runs, {time} of one A100 in all, up to {peak / 1e9:.2g} GB, by estimate"
 
 
 def _tolerance(printed: str) -> float:

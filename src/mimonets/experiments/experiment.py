@@ -9,8 +9,8 @@ from typing import Any
 from mimonets._files import write_text
 from mimonets._messages import first_line
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.compare import Row
-from mimonets.experiments.plan import Plan
+from mimonets.experiments.plan import RUNS, Plan
+from mimonets.experiments.verdict import Row
 
 Record = dict[str, Any]
 
@@ -19,12 +19,14 @@ Record = dict[str, Any]
 class RunOptions:
     """Where an experiment finds its data and keeps its runs, how much it trains, whom it tells."""
 
-    runs: Path = Path("runs/reproduce")
+    runs: Path = RUNS
     data_dir: Path | None = None
     only: str = ""  # train only those runs whose name contains this
     train: bool = True  # False: report what has been trained so far
     scale: float = 1.0  # train for this fraction of the epochs and steps
-    compile: bool = False  # train through torch.compile
+    workers: int | None = None  # runs at a time, as Ray tasks; 0: as many as fit; None: no Ray
+    cpus_per_run: int = 1  # of a Ray task
+    needs_gpu: bool = False  # refuse a cluster without one
     earlier: Sequence[Record] = ()  # runs of a result file: not trained again, kept
     tell: Callable[[str], object] = field(default=lambda line: None)
 
@@ -46,8 +48,8 @@ class Experiment:
     @property
     def commands(self) -> list[str]:
         """The same by hand, run by run; none if it trains nothing."""
-        trials = () if self.plan is None else self.plan.trials
-        return [command for trial in trials for command in trial.commands()]
+        jobs = [] if self.plan is None else self.plan.jobs()
+        return [trial.command(seed) for trial, seed in jobs]
 
     def run(self, options: RunOptions) -> Record:
         """Measure, and put everything down that a reader needs to check it."""
@@ -94,6 +96,13 @@ class Experiment:
             raise ValueError(
                 f"{path} was trained with --scale {before:g}, and would be replaced by one with "
                 f"{scale:g}: choose another --out."
+            )
+        settings = [earlier.get("settings", []), [] if self.plan is None else self.plan.settings]
+        then, now = (" ".join(one) or "no changed settings" for one in settings)
+        if then != now:
+            raise ValueError(
+                f"{path} was trained with {then}, and would be replaced by one with {now}: choose "
+                f"another --out."
             )
         known = self._present_names(scale)
         foreign = [run["trial"] for run in earlier["runs"] if run["trial"] not in known]

@@ -1,23 +1,36 @@
 """Draw what an experiment measured, beside what the paper reports."""
 
 import math
-import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from fnmatch import fnmatchcase
+from itertools import cycle, pairwise, takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mimonets._figure import legend_below, new_axes, new_figure, save_figure
+from mimonets._figure import (
+    FAMILIES,
+    error_scale,
+    family_colour,
+    family_of,
+    legend_below,
+    new_axes,
+    new_figure,
+    save_figure,
+)
 from mimonets.experiments.experiment import Record
+from mimonets.experiments.plan import Average
 
 PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
+ONE_SEED = {"linestyle": "none", "marker": "o", "color": "0.3", "markerfacecolor": "white"}
 
 
 def draw_against_streams(record: Record, path: Path) -> Path:
     """Draw accuracy against inputs per pass, one line per group."""
     figure, axes = new_axes()
     _draw_groups(axes, record["rows"], "streams", 1.0, _colours(record["rows"]))
+    error_scale(axes, _accuracies(record["rows"]))
     ticks = sorted({row["streams"] for row in record["rows"]})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -36,7 +49,8 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
 
     Rows of several variants, such as lengths of training, get a panel for each (rows without one
     are then left out). A legend names the groups, of which "a + b" has the colour of "a". In a
-    single panel a number beside a point says how many inputs share a pass.
+    single panel a number beside a point says how many inputs share a pass. Accuracies near 100 %
+    are spread by a logarithmic scale of errors.
     """
     variants = dict.fromkeys(row["variant"] for row in rows if row.get("variant")) or {"": None}
     rows = [row for row in rows if row.get("variant", "") in variants]
@@ -46,6 +60,7 @@ def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float
         axes = figure.add_subplot(1, len(variants), place)
         some = [row for row in rows if row.get("variant", "") == variant]
         _draw_groups(axes, some, x, unit, colours)
+        error_scale(axes, _accuracies(some))
         if not variant:
             _number_points(axes, some, x, unit)
         if rows:  # else nothing has been run yet
@@ -101,37 +116,114 @@ def _scale(axes: Any, low: float, high: float, unit: float) -> None:
 
 def _label(axes: Any, label: str) -> None:
     axes.set_xlabel(label)
-    axes.set_ylabel("test accuracy, %")
+    spread = " (log scale of errors)" if axes.get_yscale() == "function" else ""
+    axes.set_ylabel(f"test accuracy, %{spread}")
     axes.grid(alpha=0.3)
+
+
+def _accuracies(rows: Sequence[dict[str, Any]]) -> list[float]:
+    return [row[key] for row in rows for key in ("ours", "paper") if key in row]
 
 
 def draw_dots(record: Record, path: Path) -> Path:
     """Draw one dot per row, with its spread over the seeds, and the paper's value as a cross.
 
-    The axis spans what was found, so that differences of a point can be seen.
+    The axis spans what was found, so that differences of a point can be seen. A rule stands between
+    groups of rows.
     """
     rows = [row for row in record["rows"] if row["unit"] == "%"]
     rows = [row for row in rows if "ours" in row] or rows
-    figure, axes = new_axes(width=7.6, height=0.8 + 0.34 * len(rows))
-    colours = _colours(rows)
-    for place, row in enumerate(rows):
-        if "ours" in row:
-            colour = colours[row.get("group", "")]
-            spread = _within_percent(row["ours"], row.get("deviation", 0.0))
-            sides = [[side] for side in spread]
-            axes.errorbar(row["ours"], place, xerr=sides, fmt="o", color=colour, capsize=3)
-        if "paper" in row:
-            axes.plot(row["paper"], place, **PAPER_STYLE)
-    axes.set_yticks(range(len(rows)), [row["what"] for row in rows], fontsize=8)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    crosses = " (cross: the paper's)" if any("paper" in row for row in rows) else ""
-    axes.set_xlabel(f"test accuracy, %{crosses}")
-    axes.grid(alpha=0.3)
+    lines = [(row["what"], [row]) for row in rows]
+    ends = [
+        place
+        for place, (row, after) in enumerate(pairwise(rows), start=1)
+        if row.get("group", "") != after.get("group", "")
+    ]
+    return _draw_lines(lines, ends, record, path)
+
+
+def draw_variants(record: Record, path: Path) -> Path:
+    """Draw a line per network and a mark per variant on it, such as lengths of training.
+
+    A rule stands between numbers of inputs per pass; rows without a variant are left out.
+    """
+    lines: dict[str, list[Record]] = {}
+    for row in record["rows"]:
+        if row.get("variant") and "ours" in row:
+            name = row["what"].removesuffix(f", {row['variant']}")
+            lines.setdefault(name, []).append(row)
+    ordered = sorted(lines.items(), key=lambda line: -round(math.log2(line[1][0]["macs"])))
+    costs = [round(math.log2(rows[0]["macs"])) for _, rows in ordered]
+    ends = [place for place, (one, two) in enumerate(pairwise(costs), start=1) if one != two]
+    named = [(f"{name} ({rows[0]['macs'] / 1e6:.0f} MMAC)", rows) for name, rows in ordered]
+    return _draw_lines(named, ends, record, path)
+
+
+def draw_averages(averages: Sequence[Average], record: Record, path: Path) -> Path:
+    """Draw an average with its spread over the seeds, and the trials it is over as small marks."""
+    rows = [row for row in record["rows"] if "ours" in row]
+    lines = []
+    for one in averages:
+        mean = [row for row in rows if row["what"] == one.title]
+        parts = [row for row in rows if fnmatchcase(row["what"], f"{one.over}*")]
+        small = [{**row, "is_part": True} for row in parts if row not in mean]
+        if mean:
+            lines.append((one.title, [*small, *mean]))
+    return _draw_lines(lines, [], record, path)
+
+
+def _draw_lines(
+    lines: Sequence[tuple[str, Sequence[Record]]], ends: Sequence[int], record: Record, path: Path
+) -> Path:
+    """Draw named lines of dots, in the colour of their family, with a legend of every mark."""
+    figure, axes = new_axes(width=7.6, height=1.5 + 0.26 * len(lines))
+    rows = [row for _, some in lines for row in some]
+    variants = dict.fromkeys(row.get("variant", "") for row in rows)
+    markers = dict(zip(variants, "osD^v", strict=False))
+    names = {family_of(name): name for name, _ in lines}
+    for place, (name, some) in enumerate(lines):
+        colour = family_colour(name)
+        for row in some:
+            look = {"color": colour, "marker": markers[row.get("variant", "")]}
+            if row.get("is_part"):
+                axes.plot(row["ours"], place, color=colour, marker=".", alpha=0.5)
+            elif "ours" in row:
+                sides = [[side] for side in _within_percent(row["ours"], row.get("deviation", 0.0))]
+                hollow = {"markerfacecolor": "white"} if row.get("seeds") == 1 else {}
+                axes.errorbar(row["ours"], place, xerr=sides, capsize=3, **look, **hollow)
+            if "paper" in row:
+                axes.plot(row["paper"], place, **PAPER_STYLE)
+    for end in ends:
+        axes.axhline(end - 0.5, color="0.8", linewidth=0.8)
+    axes.set_yticks(range(len(lines)), [name for name, _ in lines], fontsize=8)
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.set_xlabel("test accuracy, % (bar: standard deviation over seeds)")
+    axes.grid(alpha=0.3, axis="x")
+    legend_below(figure, _legend_of_lines(axes, rows, [name for name in names if name], markers))
     return _finish(figure, record, path)
 
 
+def _legend_of_lines(
+    axes: Any, rows: Sequence[Record], families: Sequence[str], markers: dict[str, str]
+) -> list[Any]:
+    """Make what a legend of lines shows: families by colour, variants by marker, the rest."""
+    looks = [
+        *(({"color": FAMILIES[one][0], "marker": "o"}, one) for one in families),
+        *(({"color": "0.3", "marker": marker}, one) for one, marker in markers.items() if one),
+    ]
+    if any(row.get("seeds") == 1 for row in rows):
+        looks.append((ONE_SEED, "one seed"))
+    if any(row.get("is_part") for row in rows):
+        looks.append(({"color": "0.3", "marker": ".", "alpha": 0.5}, "its parts, mean over seeds"))
+    if any("paper" in row for row in rows):
+        looks.append((PAPER_STYLE, "the paper's value"))
+    return [
+        axes.plot([], [], **{**look, "linestyle": "none"}, label=label)[0] for look, label in looks
+    ]
+
+
 def draw_against_epochs(record: Record, path: Path) -> Path:
-    """Draw validation accuracy against epochs, a line per trial and mode: the mean over seeds."""
+    """Draw validation accuracy against epochs: the mean over seeds, and from lowest to highest."""
     figure, axes = new_axes(width=7.6, height=5.0)
     runs = [run for run in record.get("runs", []) if run.get("history")]
     names = {run["trial"] for run in runs}
@@ -145,52 +237,25 @@ def draw_against_epochs(record: Record, path: Path) -> Path:
                 line = lines.setdefault((run["trial"].removeprefix(beginning), mode), {})
                 line.setdefault(row["epoch"], []).append(100 * accuracy)
     several = {name for name, mode in lines if (name, mode) != (name, "1") and (name, "1") in lines}
+    seeds = Counter(run["trial"].removeprefix(beginning) for run in runs)
     for (name, mode), line in lines.items():
         label = f"{name}, {mode} active" if name in several else name
-        axes.plot(list(line), [fmean(found) for found in line.values()], label=label)
+        label += f" ({seeds[name]} seed{'s' if seeds[name] > 1 else ''})"
+        at, means = list(line), [fmean(found) for found in line.values()]
+        (drawn,) = axes.plot(at, means, label=label)
+        low, high = ([side(found) for found in line.values()] for side in (min, max))
+        axes.fill_between(at, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     _label(axes, "epochs")
     axes.set_ylabel("validation accuracy, %")
     return _finish(figure, record, path, axes)
-
-
-def draw_uncertainty(record: Record, path: Path) -> Path:
-    """Draw a panel per data set and measure, a dot per network with its spread over the seeds.
-
-    Titles of rows are "network, data" for the accuracy and "network, data: measure" for the rest.
-    """
-    rows = [row for row in record["rows"] if "ours" in row]
-    panels: dict[tuple[str, str], list[Record]] = {}
-    for row in rows:
-        title, _, measure = row["what"].partition(": ")
-        panels.setdefault((title.rpartition(", ")[2], measure or "accuracy"), []).append(row)
-    sets, measures = (list(dict.fromkeys(key[side] for key in panels)) for side in (0, 1))
-    colours = _colours(record["rows"])
-    figure = new_figure(1.4 + 2.1 * max(1, len(measures)), 1.3 + 1.5 * max(1, len(sets)))
-    grid = figure.subplots(max(1, len(sets)), max(1, len(measures)), squeeze=False)
-    for (name, measure), some in panels.items():
-        axes = grid[sets.index(name)][measures.index(measure)]
-        for place, row in enumerate(some):
-            colour, spread = colours[row.get("group", "")], row.get("deviation")
-            axes.errorbar(row["ours"], place, xerr=spread, color=colour, marker="o", capsize=3)
-        axes.margins(x=0.15)
-        axes.set_yticks([])
-        axes.set_ylim(len(some) - 0.4, -0.6)
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_xlabel(some[0]["unit"], fontsize=8)
-        axes.tick_params(labelsize=8)
-        if name == sets[0]:
-            axes.set_title(textwrap.fill(measure, 20), fontsize=9)
-        if measure == measures[0]:
-            axes.set_ylabel(name)
-    legend_below(figure, _handles(grid[0][0], colours, dict.fromkeys(colours, "o")))
-    return _finish(figure, record, path)
 
 
 DRAWINGS = {
     "streams": draw_against_streams,
     "macs": draw_against_macs,
     "trials": draw_dots,
-    "uncertainty": draw_uncertainty,
+    "variants": draw_variants,
     "epochs": draw_against_epochs,
 }
 
@@ -227,6 +292,12 @@ def _draw_groups(
             sides = zip(*map(_within_percent, mean, spread), strict=True)
             style = {"color": colours[group], "marker": markers[group], "capsize": 3}
             axes.errorbar(at, mean, yerr=list(sides), **style, label=group)
+    once = [row for row in rows if row.get("seeds") == 1 and "ours" in row]
+    for row in once:
+        look = {"color": colours[row.get("group", "")], "marker": markers[row.get("group", "")]}
+        axes.plot(row[x] / unit, row["ours"], **look, markerfacecolor="white", zorder=3)
+    if once:
+        axes.plot([], [], **ONE_SEED, label="one seed")
     known = {  # in the colour of the paper's own recipe, where it was run
         (row[x] / unit, row["paper"]): (
             "black" if row.get("our_recipe") else colours[row.get("group", "")]
@@ -250,10 +321,17 @@ def _within_percent(mean: float, deviation: float) -> tuple[float, float]:
 
 
 def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Choose a colour for every group; "a" and "a + b" are of one family and share it."""
+    """Choose a colour for every group: that of its family, else one that no other group has.
+
+    Groups "a" and "a + b" share it.
+    """
     groups = dict.fromkeys(row.get("group", "") for row in rows)
-    families = list(dict.fromkeys(group.partition(" + ")[0] for group in groups))
-    return {group: f"C{families.index(group.partition(' + ')[0])}" for group in groups}
+    others = dict.fromkeys(group.partition(" + ")[0] for group in groups if not family_of(group))
+    spare = dict(zip(others, cycle(f"C{number}" for number in range(10)), strict=False))
+    return {
+        group: family_colour(group) if family_of(group) else spare[group.partition(" + ")[0]]
+        for group in groups
+    }
 
 
 def _markers(groups: Iterable[str]) -> dict[str, str]:

@@ -3,16 +3,15 @@
 A file in ``plans/`` is one experiment; a new file is found by itself. Its ``trials`` are recipes
 with changes, their ``paper`` values accuracies in percent, a mean or ``[mean, deviation]`` by
 number of active streams. A ``teacher`` is the name of an earlier trial: that trial's network, of
-the same seed, teaches. With ``foreign`` (letters, or a data set) a trial's network is also judged
-on damaged images and on those foreign ones. A trial whose code is gone names the last commit that
-has it as ``removed``: its recorded runs stay in the result, and it is not trained. ``averages`` are
-over all rows whose titles begin with ``over``, where * stands for anything; ``differences`` are the
-points by which the row titled ``of``, a trial or an average, lies above the one titled ``from``. In
-plots, rows of a ``group`` form a line, groups "a" and "a + b" share a colour, and every ``variant``
-has a panel.
+the same seed, teaches. A trial whose code is gone names the last commit that has it as ``removed``:
+its recorded runs stay in the result, and it is not trained. ``averages`` are over all rows whose
+titles begin with ``over``, where * stands for anything; ``differences`` are the points by which the
+row titled ``of``, a trial or an average, lies above the one titled ``from``. In plots, rows of a
+``group`` form a line, groups "a" and "a + b" share a colour, and every ``variant`` has a panel.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -26,6 +25,9 @@ from mimonets._operating_point import OperatingPoint, stream_points
 from mimonets.models import find_point, operating_points
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.families import former_names
+from mimonets.training.identity import FREE
+
+RUNS = Path("runs/reproduce")  # where runs are kept
 
 Value = tuple[float, float | None]  # mean and deviation
 
@@ -47,7 +49,6 @@ class Trial:
     scaled_down: bool = False
     note: str = ""
     teacher: str = ""  # name of the trial whose network, of the same seed, teaches this one
-    foreign: str = ""  # images of no class: judge the network on these and on damaged ones too
     removed: str = ""  # the last commit that can train it, if this one cannot
 
     @cached_property
@@ -77,25 +78,25 @@ class Trial:
         """Read the recipe, with the changes and the seed."""
         return load_recipe(self.recipe, [*self.settings, *more]).with_seed(seed)
 
-    def commands(self) -> list[str]:
-        """Say how to train it by hand, into the folders that ``mimonets reproduce`` looks in."""
-        if self.removed:
-            return []
-        changes = "".join(f" --set {setting}" for setting in self.settings)
-        place = f"runs/reproduce/{self.name}"
-        if not self.teacher and len(self.seeds) > 1:
-            return [
-                f"mimonets train {self.recipe}{changes} --seeds {len(self.seeds)} --out {place}"
-            ]
-        commands = []
-        for seed in self.seeds:
-            more = f" --set train.seed={seed}" if seed else ""
-            if self.teacher:
-                more += f" --set train.teacher=runs/reproduce/{self.teacher}/seed-{seed}/model"
-            commands.append(
-                f"mimonets train {self.recipe}{changes}{more} --out {place}/seed-{seed}"
-            )
-        return commands
+    def command(self, seed: int, runs: Path = RUNS, data_dir: Path | None = None) -> str:
+        """Say how to train one run by hand, into the folder ``mimonets reproduce`` looks in."""
+        settings = [*self.settings, *([f"train.seed={seed}"] if seed else [])]
+        if self.teacher:
+            settings.append(f"train.teacher={runs / self.teacher / f'seed-{seed}' / 'model'}")
+        words = ["mimonets", "train", self.recipe]
+        words += [word for setting in settings for word in ("--set", setting)]
+        words += [] if data_dir is None else ["--data-dir", str(data_dir)]
+        return shlex.join([*words, "--out", str(runs / self.name / f"seed-{seed}"), "--resume"])
+
+    def changed(self, settings: Sequence[str]) -> "Trial":
+        """Train with other settings, in folders of its own if they change what comes out."""
+        added = name_changes([one for one in settings if changes_the_run(one)])
+        return replace(
+            self,
+            name=self.name + added,
+            teacher=self.teacher and self.teacher + added,
+            settings=(*self.settings, *settings),
+        )
 
     def scaled(self, factor: float) -> "Trial":
         """Train for a fraction of the epochs and steps, in folders of its own."""
@@ -152,12 +153,26 @@ class Plan:
     differences: tuple[Difference, ...] = ()
     order: int = 1000  # its place in the list of experiments
     needs_gpu: bool = False
-    axis: str = "trials"  # drawn: accuracy against streams, macs, epochs, trials; or uncertainty
+    settings: tuple[str, ...] = ()  # of all trials, beside their own
+    axis: str = "trials"  # drawn: accuracy against streams, macs, epochs, trials or variants
 
     def teachers_of(self, trial: Trial) -> list[Trial]:
         """List the trials whose networks teach this one, the teacher's own teacher first."""
         found = [one for one in self.trials if trial.teacher and one.name == trial.teacher][:1]
         return [earlier for one in found for earlier in self.teachers_of(one)] + found
+
+    def jobs(self) -> list[tuple[Trial, int]]:
+        """List the runs that can be trained, all with the first seed first, teachers before."""
+        here = [(trial, seed) for trial in self.trials for seed in trial.seeds if not trial.removed]
+        return sorted(here, key=lambda job: (job[1], len(self.teachers_of(job[0]))))
+
+    def changed(self, settings: Sequence[str]) -> "Plan":
+        """Train every trial with these settings too."""
+        return replace(
+            self,
+            trials=tuple(one if one.removed else one.changed(settings) for one in self.trials),
+            settings=tuple(setting for setting in settings if changes_the_run(setting)),
+        )
 
     def scaled(self, factor: float) -> "Plan":
         """Train every trial for a fraction of its epochs and steps."""
@@ -166,6 +181,24 @@ class Plan:
         if factor == 1:
             return self
         return replace(self, trials=tuple(trial.scaled(factor) for trial in self.trials))
+
+
+def changes_the_run(setting: str) -> bool:
+    """Tell whether a setting decides what comes out of a run, so that it needs a folder.
+
+    >>> changes_the_run("train.precision=bf16"), changes_the_run("train.threads=2")
+    (True, False)
+    """
+    return setting.partition("=")[0] not in FREE
+
+
+def name_changes(settings: Sequence[str]) -> str:
+    """Name changed settings as folders do.
+
+    >>> name_changes(["train.epochs=10", "model.width=2"])
+    ',epochs=10,width=2'
+    """
+    return "".join(f",{setting.partition('.')[2]}" for setting in settings).replace("/", "-")
 
 
 def load_plan(name: str) -> Plan:
@@ -277,7 +310,7 @@ def _trial(where: str, content: Mapping[str, Any]) -> Trial:
             f"streams, such as paper: {{4: 90}}."
         )
     settings = tuple(f"{name}={_written(value)}" for name, value in content.get("set", {}).items())
-    changes = "".join(f",{setting.partition('.')[2]}" for setting in settings)
+    changes = name_changes(settings)
     changes += ",taught" if "teacher" in content else ""
     return Trial(
         **{key: content[key] for key in _simple_keys(Trial) if key in content},

@@ -13,9 +13,9 @@ from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
 from mimonets.experiments.bounds_plots import plot_bounds, plot_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record
-from mimonets.experiments.figures import DRAWINGS
+from mimonets.experiments.figures import DRAWINGS, draw_averages
 from mimonets.experiments.plan import Plan, load_plan, plan_names, read_plan
-from mimonets.experiments.trained import measure_plan
+from mimonets.experiments.sweep import measure_plan
 
 # What the paper shows without numbers of its own, and where those that belong to it are.
 ELSEWHERE = {
@@ -78,7 +78,7 @@ def trained(plan: Plan) -> Experiment:
         order=plan.order,
         needs_gpu=plan.needs_gpu,
         measure=partial(measure_plan, plan),
-        draw=DRAWINGS[plan.axis],
+        draw=partial(draw_averages, plan.averages) if plan.averages else DRAWINGS[plan.axis],
         plan=plan,
     )
 

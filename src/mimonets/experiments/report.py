@@ -7,7 +7,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from mimonets.experiments.cost import plan_needs, total_needs
 from mimonets.experiments.experiment import Experiment, Record
+from mimonets.recipes.needs import show_hours
 
 STYLES = {
     "reproduced": "green",
@@ -58,6 +60,19 @@ def written(row: Record, value: str, deviation: str) -> str:
     return text + (f" ± {row[deviation]:.2f}" if deviation in row else "")
 
 
+def needs_table(title: str, rows: Sequence[Record]) -> Table:
+    """Lay out what each row of a plan needs on an A100."""
+    table = Table(title=f"{title}: what training needs, by estimate", caption=total_needs(rows))
+    table.add_column("")
+    for name in ("runs", "precision", "A100-hours a run", "GB at the peak"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        hours = "" if row["hours"] is None else show_hours(row["hours"]).removesuffix(" h")
+        peak = f"{row['peak'] / 1e9:.1f}" if row["peak"] >= 1e9 else f"{row['peak'] / 1e9:.2f}"
+        table.add_row(row["what"], str(row["runs"]), row["precision"], hours, peak)
+    return table
+
+
 def experiments_table(experiments: Sequence[Experiment], results: Path, published: Path) -> Table:
     """Lay out the experiments: where the paper has them, what they take, how they stand."""
     table = Table(title="The paper's tables and figures")
@@ -65,7 +80,10 @@ def experiments_table(experiments: Sequence[Experiment], results: Path, publishe
         table.add_column(name)
     for one in experiments:
         stands = standing(one, results, published)
-        table.add_row(one.name, one.source, one.title, one.effort, stands)
+        takes = one.effort
+        if one.needs_gpu and one.plan is not None and (rows := plan_needs(one.plan, count=False)):
+            takes += f"; {total_needs(rows)}"
+        table.add_row(one.name, one.source, one.title, takes, stands)
     return table
 
 

@@ -1,6 +1,7 @@
 """``mimonets reproduce NAME --speed``: inputs per second of every network of a plan."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -99,7 +100,10 @@ def speed_table(record: Record) -> Table:
 
 
 def draw_against_speed(record: Record, speeds: Record, path: Path) -> Path:
-    """Draw accuracy against measured inputs per second."""
+    """Draw accuracy against measured inputs per second, for the variant with the most rows.
+
+    Of several with as many, the last is drawn, such as the longest training.
+    """
     fast = {row["what"]: row["inputs_per_second"] for row in speeds["rows"]}
     rows = [
         {**{name: row[name] for name in row if name != "paper"}, "speed": fast[row["what"]]}
@@ -110,6 +114,9 @@ def draw_against_speed(record: Record, speeds: Record, path: Path) -> Path:
         raise ValueError(
             f"No network of {record['experiment']} has both an accuracy and a speed: train some."
         )
+    count = Counter(row.get("variant", "") for row in rows)
+    fullest = max(count, key=lambda variant: (count[variant], list(count).index(variant)))
+    rows = [row for row in rows if row.get("variant", "") == fullest]
     figure = against_cost(rows, "speed", "inputs/s, one thread, best engine")
     figure.suptitle(record["title"], fontsize=10)
     return save_figure(figure, path)

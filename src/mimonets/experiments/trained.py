@@ -1,52 +1,34 @@
-"""Run a plan: train what is not trained yet, test each model once, and compare with the paper."""
+"""The runs of a plan: train one, test it once, and compare all of them with the paper."""
 
+import ctypes
 import json
 import math
+import shlex
+import signal
+import subprocess
+import sys
+import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from mimonets._files import write_text
+from mimonets._messages import first_line
 from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import mean_and_deviation
 from mimonets.evaluation.provenance import environment
-from mimonets.experiments.compare import Row, accuracy_row, same_within
 from mimonets.experiments.experiment import Record, RunOptions
 from mimonets.experiments.plan import Average, Difference, Plan, Trial
-from mimonets.experiments.robustness import judge_everywhere, uncertainty_rows
-from mimonets.recipes.execute import measure_run, open_run, run_recipe
+from mimonets.experiments.verdict import Row, accuracy_row, same_within
+from mimonets.recipes.execute import DIVERGED, measure_run, run_recipe
 from mimonets.training import TrainingDivergedError
+from mimonets.training.lock import FolderInUseError, FolderLock
 from mimonets.training.run_folder import RunFolder
 
-DIVERGED = "diverged.json"
-UNCERTAINTY = "uncertainty.json"
 HISTORY_ROWS = 25  # of a run's epochs, evenly spread: enough to draw its curve
-
-
-def measure_plan(plan: Plan, options: RunOptions) -> tuple[list[Row], Record]:
-    """Train and test every trial with every seed; resume what an earlier call left unfinished."""
-    plan = plan.scaled(options.scale)
-    jobs = [(trial, seed) for trial in plan.trials for seed in trial.seeds]
-    if not any(options.only in _label(*job) for job in jobs):
-        raise ValueError(
-            f"No run of {plan.name} has {options.only!r} in its name: they are called "
-            f"{', '.join(_label(*job) for job in jobs[:3])}, ..."
-        )
-    if options.train:
-        here = [job for job in jobs if not job[0].removed]
-        for trial, seed in sorted(here, key=lambda job: job[1]):  # first all with the first seed
-            if options.only in _label(trial, seed) and not _earlier_run(trial, seed, options):
-                for teacher in plan.teachers_of(trial):
-                    train_and_test(teacher, seed, options)
-                train_and_test(trial, seed, options)
-    found = [
-        read_run_record(trial, seed, options.runs) or _earlier_run(trial, seed, options)
-        for trial, seed in jobs
-    ]
-    runs = [run for run in found if run is not None]
-    return plan_rows(plan, runs), {"scale": options.scale, "runs": runs}
 
 
 def plan_rows(plan: Plan, runs: list[Record]) -> list[Row]:
@@ -56,28 +38,62 @@ def plan_rows(plan: Plan, runs: list[Record]) -> list[Row]:
     return rows + [difference_row(difference, rows) for difference in plan.differences]
 
 
-def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run."""
+
+    label: str  # such as mnist-tiles-n16/seed-0
+    state: Literal["done", "diverged", "left", "failed"]  # left: another process trains it
+    words: str = ""
+
+
+def attempt(trial: Trial, seed: int, options: RunOptions) -> Outcome:
+    """Train and test one run; whatever goes wrong is told and does not stop the others."""
+    label = run_label(trial, seed)
+    try:
+        outcome = train_and_test(trial, seed, options)
+    except FolderInUseError as error:
+        outcome = Outcome(label, "left", str(error))
+    except (ValueError, OSError) as error:
+        outcome = Outcome(label, "failed", str(error))
+    except (RuntimeError, MemoryError, TypeError, LookupError, AttributeError) as error:
+        details = options.runs / trial.name / f"seed-{seed}.error.txt"
+        details.parent.mkdir(parents=True, exist_ok=True)
+        write_text(details, traceback.format_exc())
+        outcome = Outcome(label, "failed", f"{first_line(error)}; more is in {details}")
+    if outcome.state != "done":
+        said = "left out" if outcome.state == "left" else outcome.state
+        options.tell(f"{said} {label}: {outcome.words}")
+    return outcome
+
+
+def train_and_test(trial: Trial, seed: int, options: RunOptions) -> Outcome:
     """Train one trial with one seed and measure it on the test data, unless that was done.
 
-    A run that diverges is an outcome too: it is written down, and the others go on.
+    A run that diverges is an outcome too: it is written down.
     """
-    folder = run_folder(trial, seed, options.runs)
+    folder, label = run_folder(trial, seed, options.runs), run_label(trial, seed)
     if (folder / DIVERGED).exists():
-        return
+        return Outcome(label, "done")  # nothing new
     if trial.teacher and (options.runs / trial.teacher / f"seed-{seed}" / DIVERGED).exists():
-        options.tell(f"left out {_label(trial, seed)}: its teacher diverged")
-        return
+        return Outcome(label, "left", "its teacher diverged")
     teacher = teacher_settings(trial, seed, options.runs)
-    faster = ("train.compile=true",) if options.compile else ()
+    recipe = trial.load(seed, teacher).with_data_dir(options.data_dir)
     if not (folder / "result.json").exists():
-        options.tell(f"training {_label(trial, seed)}")
+        options.tell(f"training {label}")
     try:  # of a finished run this checks only that it is one of this recipe
-        recipe = trial.load(seed, (*teacher, *faster)).with_data_dir(options.data_dir)
-        run_recipe(recipe, folder, resume=True)
+        if recipe.train.devices == 1:
+            run_recipe(recipe, folder, resume=True)
+        else:
+            train_in_processes(trial, seed, folder, options)
     except TrainingDivergedError as error:
-        write_text(folder / DIVERGED, json.dumps({"reason": str(error)}) + "\n")
-        options.tell(f"diverged {_label(trial, seed)}: {error}")
-        return
+        return Outcome(label, "diverged", str(error))
+    measure_outcome(trial, seed, folder, options)
+    return Outcome(label, "done")
+
+
+def measure_outcome(trial: Trial, seed: int, folder: Path, options: RunOptions) -> None:
+    """Measure a finished run on the test data, as far as that was not done yet."""
     tested = _read_tested(folder)
     missing = [number for number in trial.modes if str(number) not in tested]
     if missing:
@@ -86,11 +102,45 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> None:
         record = {"environment": environment(), "points": {**tested, **found}}
         write_text(folder / "test.json", json.dumps(record, indent=1) + "\n")
         accuracies = ", ".join(f"{found.accuracy:.2%} ({p.name})" for p, found, _ in measured)
-        options.tell(f"tested {_label(trial, seed)}: {accuracies}")
-    if trial.foreign and not (folder / UNCERTAINTY).exists():
-        model, batches = open_run(folder, "test", options.data_dir)
-        judged = judge_everywhere(model, batches, trial.modes, trial.foreign, options.data_dir)
-        write_text(folder / UNCERTAINTY, json.dumps(judged, indent=1) + "\n")
+        options.tell(f"tested {run_label(trial, seed)}: {accuracies}")
+
+
+def train_in_processes(trial: Trial, seed: int, folder: Path, options: RunOptions) -> None:
+    """Train on several devices by ``mimonets train``, which starts a process for each.
+
+    It ends with this process, whatever ends it, and saves when this one is interrupted.
+    """
+    lock = FolderLock(folder)
+    if folder.is_dir():
+        lock.acquire()  # says so if another process has it
+        lock.release()
+    words = shlex.split(trial.command(seed, options.runs, options.data_dir))[1:]
+    words[words.index("--out") + 1] = str(folder)  # it may have a former name
+    command = [sys.executable, "-m", "mimonets.cli.main", *words]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+    ) as child:
+        try:
+            said = child.communicate()[1].strip().splitlines()
+        except KeyboardInterrupt:
+            child.terminate()
+            child.communicate()
+            raise
+    if (folder / DIVERGED).exists():
+        raise TrainingDivergedError(_read(folder / DIVERGED)["reason"])
+    if child.returncode:
+        last = said[-1] if said else f"it ended with exit code {child.returncode}"
+        raise ValueError(last.removeprefix("mimonets train: error: "))
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to send SIGTERM to this process when its parent ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def teacher_settings(trial: Trial, seed: int, runs: Path) -> tuple[str, ...]:
@@ -100,7 +150,7 @@ def teacher_settings(trial: Trial, seed: int, runs: Path) -> tuple[str, ...]:
     folder = runs / trial.teacher / f"seed-{seed}" / "model"
     if not folder.is_dir():
         raise ValueError(
-            f"{_label(trial, seed)} learns from {trial.teacher}/seed-{seed}, which has not been "
+            f"{run_label(trial, seed)} learns from {trial.teacher}/seed-{seed}, which has not been "
             f"trained: run it first, for example with --only {trial.teacher}/seed-{seed}."
         )
     return (f"train.teacher={json.dumps(str(folder))}",)
@@ -127,8 +177,6 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
             "test": tested,
             **{name: result[name] for name in ("keep", "seconds", "slopes") if name in result},
         }
-        if trial.foreign and (folder / UNCERTAINTY).exists():
-            outcome["uncertainty"] = _read(folder / UNCERTAINTY)
     return {
         "trial": trial.name,
         "recipe": trial.recipe,
@@ -138,23 +186,6 @@ def read_run_record(trial: Trial, seed: int, runs: Path) -> Record | None:
         **outcome,
         "history": [_brief(row) for row in epochs[::-1][::stride][::-1]],
     }
-
-
-def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
-    """Find the run among those of result files, tested in all that this trial is tested in."""
-    mine = (run for run in options.earlier if run["trial"] in trial.names and run["seed"] == seed)
-    points = {str(number) for number in trial.modes}
-    return next(
-        (
-            run
-            for run in mine
-            if "diverged" in run
-            or (
-                points <= run.get("test", {}).keys() and (not trial.foreign or "uncertainty" in run)
-            )
-        ),
-        None,
-    )
 
 
 def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
@@ -185,9 +216,6 @@ def trial_rows(trial: Trial, runs: list[Record]) -> list[Row]:
                 note=note,
             )
         )
-        if trial.foreign:
-            judged = [run["uncertainty"] for run in mine if "uncertainty" in run]
-            rows += uncertainty_rows(title, point, judged, trial.group, macs)
     return rows
 
 
@@ -277,7 +305,8 @@ def _read(path: Path) -> Any:
         ) from None
 
 
-def _label(trial: Trial, seed: int) -> str:
+def run_label(trial: Trial, seed: int) -> str:
+    """Name a run: its trial and its seed."""
     return f"{trial.name}/seed-{seed}"
 
 

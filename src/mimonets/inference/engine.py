@@ -4,10 +4,12 @@ Imports numpy only. A backend runs whole groups in one mode; all else is done he
 """
 
 import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,12 +17,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mimonets._answers import named, parts_of
 from mimonets._inputs import Array, InputSpec
 from mimonets._memory import keep_freed_memory
+from mimonets._messages import did_you_mean, first_line
 from mimonets._operating_point import OperatingPoint
 from mimonets.inference.manifest import Manifest, read_manifest
 
-Run = Callable[[Array, Array | None], Array]  # whole groups of one mode, and a mask for sequences
+# Whole groups of one mode, and a mask for sequences; gives the outputs of the network in order.
+Run = Callable[[Array, Array | None], Sequence[Array]]
 
 
 class Backend(Protocol):
@@ -53,6 +58,13 @@ CANDIDATES = {
 }
 
 
+PROBED = 32  # numbers of an answer that are kept to compare with
+PROBED_TOKENS = 128
+# How far answers may be from those at export, as a fraction of the largest: engines and CPUs round
+# differently, and another network or damaged weights differ by about 1.
+TOLERANCE, TOLERANCE_BF16, TOLERANCE_INT8 = 0.01, 0.1, 0.5
+
+
 class Engine:
     """A network that answers numpy arrays or tensors, whatever runs it.
 
@@ -65,6 +77,8 @@ class Engine:
         backend: one of ``BACKENDS``, or ``"auto"``, which times those that are there with a few
             inputs and keeps the fastest of the exported precision; ``engine.choice`` tells.
         threads: CPU threads per call; by default OMP_NUM_THREADS, or the cores of this process.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. By default a network in PyTorch stays where
+            it is, and an export runs on a CUDA device where one is faster; ``engine.device`` tells.
         keep_memory: ask the C library to keep what PyTorch frees for the next call. Large networks
             in eager PyTorch are faster with it; it holds for the whole process, which stays as
             large as its largest call.
@@ -76,8 +90,10 @@ class Engine:
         backend: str = "auto",
         threads: int | None = None,
         *,
+        device: str = "auto",
         keep_memory: bool = False,
     ) -> None:
+        check_device(device)
         if threads is not None and threads < 1:
             raise ValueError(f"threads={threads!r} must be an integer >= 1, or None for all.")
         self.threads = threads or default_threads()
@@ -94,10 +110,13 @@ class Engine:
 
             folder = None
             self.manifest = describe(source)
-        if backend == "auto":
-            self._backend, self.choice = choose(source, folder, self.manifest, self.threads)
-        else:
-            self._backend = open_backend(backend, source, folder, self.manifest, self.threads)
+        self._folder = folder
+        with _one_sentence(folder, backend):
+            parts = (source, folder, self.manifest, self.threads, device)
+            if backend == "auto":
+                self._backend, self.choice = choose(*parts)
+            else:
+                self._backend = open_backend(backend, *parts)
         if threads is not None and self.backend in ("torch", "compiled", "pt2"):
             import torch
 
@@ -107,6 +126,11 @@ class Engine:
     def backend(self) -> str:
         """The name of what runs the network."""
         return self._backend.name
+
+    @property
+    def device(self) -> str:
+        """Where it runs: cpu, cuda or cuda:1."""
+        return str(getattr(self._backend, "device", "cpu"))
 
     @property
     def num_streams(self) -> int:
@@ -131,14 +155,15 @@ class Engine:
     def __repr__(self) -> str:
         return (
             f"Engine({self.manifest.model}, backend={self.backend!r}, modes={self.modes}, "
-            f"threads={self.threads})"
+            f"threads={self.threads}{'' if self.device == 'cpu' else f', device={self.device!r}'})"
         )
 
     def __call__(self, inputs: Any, active_streams: int | None = None, *, mask: Any = None) -> Any:
-        """Answer inputs; tensors if tensors came.
+        """Answer inputs; tensors if tensors came, a tuple or dict if the network gives one.
 
         Args:
-            inputs: images (b, c, h, w) as float32, or token ids (b, t), pairs (b, 2, t).
+            inputs: images (b, c, h, w) or other arrays as float32, or token ids (b, t), pairs
+                (b, 2, t).
             active_streams: how many inputs share a pass; by default the most that were exported.
                 Of a slimmable network, the operating point; by default the first.
             mask: sequences: like the inputs, True = real token.
@@ -147,21 +172,60 @@ class Engine:
         wrap, inputs = _from_tensor(inputs)
         inputs = self._check(inputs)
         mask = None if mask is None else self._check_mask(_from_tensor(mask)[1], inputs)
-        answers = [
-            self._open(part_mode, masked=mask is not None)(
-                inputs[rows], None if mask is None else mask[rows]
-            )[:keep]
-            for part_mode, rows, keep in self._parts(len(inputs), mode)
-        ]
-        return wrap(answers[0] if len(answers) == 1 else np.concatenate(answers))
+        found: list[list[Array]] = []  # of each part of the batch, its outputs
+        with _one_sentence(self._folder, self.backend):
+            for part_mode, rows, keep in self._parts(len(inputs), mode):
+                run = self._open(part_mode, masked=mask is not None)
+                outputs = run(inputs[rows], None if mask is None else mask[rows])
+                found.append([output[:keep] for output in outputs])
+        joined = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
+        return named(self.input_spec.outputs or (), list(map(wrap, joined)))
 
     def warm_up(self, active_streams: int | None = None) -> None:
         """Open the graphs of one mode, or of all, so that the first call need not wait."""
         modes = self.modes if active_streams is None else (self._check_mode(active_streams),)
-        for mode in modes:
-            self._open(mode, masked=False)
-            if self.manifest.takes_mask:
-                self._open(mode, masked=True)
+        with _one_sentence(self._folder, self.backend):
+            for mode in modes:
+                self._open(mode, masked=False)
+                if self.manifest.takes_mask:
+                    self._open(mode, masked=True)
+
+    def probe(self) -> dict[str, list[float]]:
+        """Answer one group of fixed inputs in every mode; gives the first numbers of each answer.
+
+        An export keeps them in its manifest, for :meth:`check`. Sequences are masked as well.
+        """
+        found = {}
+        for mode in self.modes:
+            inputs = probe_inputs(self.manifest, self.manifest.answers_per_group(mode))
+            found[str(mode)] = self(inputs, mode)
+            if self.manifest.takes_mask and inputs.shape[-1] > 1:
+                mask = np.ones(inputs.shape, dtype=np.bool_)
+                mask[..., -1] = False
+                found[f"{mode} masked"] = self(inputs, mode, mask=mask)
+        return {
+            name: [float(n) for part in parts_of(answers) for n in part.ravel()[:PROBED]]
+            for name, answers in found.items()
+        }
+
+    def check(self) -> None:
+        """Refuse a network whose answers are not finite, or not those that it was exported with."""
+        graphs = getattr(self._backend, "graphs", None)
+        known = (graphs,) if graphs else self.manifest.formats.values()
+        wanted = next((one.checks for one in known if one.checks), {})
+        allowed = TOLERANCE_INT8 if "int8" in self.backend else TOLERANCE
+        allowed = TOLERANCE_BF16 if "bf16" in self.backend else allowed
+        for name, found in self.probe().items():
+            expected = np.array(wanted.get(name, found))
+            largest = np.abs(expected).max(initial=0.0)
+            fits = np.isfinite(found).all() and len(found) == len(expected)
+            if not fits or np.abs(found - expected).max() > allowed * largest:
+                how = "not as when it was exported" if np.isfinite(found).all() else "not finite"
+                raise ValueError(
+                    f"{self._folder or self.manifest.model} with {name} active gives answers that "
+                    f"are {how}, in {self.backend}: its weights or graphs are damaged, export the "
+                    f"model again."
+                )
 
     def _parts(self, batch: int, mode: int) -> Iterator[tuple[int, Array | slice, int]]:
         """Cut a batch into (mode, rows, answers to keep): whole groups, then what is left."""
@@ -213,11 +277,12 @@ class Engine:
             raise ValueError(f"This engine takes {wanted}, but got {inputs.shape}.")
         if len(inputs) == 0:
             raise ValueError("An empty batch has no answers: pass at least one input.")
-        if spec.kind == "image":
+        if spec.kind != "tokens":
             if inputs.dtype not in (np.float32, np.float64):
+                raw = ": prepare raw ones with engine.input_spec.prepare(images)"
                 raise ValueError(
-                    f"This engine takes float32 images, but got {inputs.dtype}: "
-                    f"prepare raw ones with engine.input_spec.prepare(images)."
+                    f"This engine takes float32 {spec.kind}s, but got {inputs.dtype}"
+                    f"{raw if spec.kind == 'image' else ''}."
                 )
             return np.ascontiguousarray(inputs, dtype=np.float32)
         if not np.issubdtype(inputs.dtype, np.integer):
@@ -242,31 +307,67 @@ class Engine:
         return np.ascontiguousarray(mask)
 
 
-def open_backend(
-    name: str, source: Any, folder: Path | None, manifest: Manifest, threads: int
-) -> Backend:
-    """Make one of ``BACKENDS``; raises a ``ValueError`` that says what is missing."""
-    if name not in BACKENDS:
-        from mimonets._messages import did_you_mean
+@contextmanager
+def _one_sentence(folder: Path | None, backend: str) -> Iterator[None]:
+    """Turn whatever a runtime raises about an exported graph into a ValueError of one sentence.
 
+    Errors of a network in PyTorch are left as they are: they come from the user's own code.
+    """
+    try:
+        yield
+    except (ValueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if folder is None:
+            raise
+        raise ValueError(
+            f"{folder} cannot be run by backend={backend!r} ({first_line(error)}): it is damaged, "
+            f"or was written for another version; export the model again."
+        ) from error
+
+
+def open_backend(
+    name: str,
+    source: Any,
+    folder: Path | None,
+    manifest: Manifest,
+    threads: int,
+    device: str = "auto",
+) -> Backend:
+    """Make one of ``BACKENDS``; raises a ``ValueError`` that says what is missing.
+
+    With ``device="auto"`` it runs on a CUDA device if it can and there is one.
+    """
+    if name not in BACKENDS:
         raise ValueError(
             f"There is no backend {name!r}{did_you_mean(name, BACKENDS)}: choose auto or one of "
             f"{', '.join(BACKENDS)}."
         )
+    if device == "auto" and folder is not None:
+        device = "cuda" if name in cuda_backends(manifest) else "cpu"
     if name in ("torch", "compiled"):
         from mimonets.inference.torch_runtime import TorchBackend
 
-        return TorchBackend(name, source, folder, manifest)
+        return TorchBackend(name, source, folder, manifest, device)
     if folder is None:
         raise ValueError(
             f"backend={name!r} runs exported networks: call mimonets.export(model, folder), then "
             f"mimonets.Engine(folder, backend={name!r})."
         )
+    if name == "onnxruntime":
+        from mimonets.inference.onnx_runtime import OnnxRuntimeBackend
+
+        return OnnxRuntimeBackend(name, folder, manifest, threads, device)
+    if device != "cpu":
+        raise ValueError(
+            f"backend={name!r} runs on a CPU only: choose torch, compiled or onnxruntime for "
+            f"device={device!r}, or device='cpu'."
+        )
     if name == "pt2":
         from mimonets.inference.torch_runtime import ProgramBackend
 
         return ProgramBackend(folder, manifest)
-    if name.startswith("onnxruntime"):
+    if name == "onnxruntime-int8":
         from mimonets.inference.onnx_runtime import OnnxRuntimeBackend
 
         return OnnxRuntimeBackend(name, folder, manifest, threads)
@@ -275,28 +376,65 @@ def open_backend(
     return OpenVinoBackend(name, folder, manifest, threads)
 
 
+def check_device(device: str) -> None:
+    """Refuse what names no device that an engine knows."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(device)):
+        raise ValueError(f"device={device!r} is not known: choose auto, cpu, cuda or cuda:1.")
+
+
+def cuda_backends(manifest: Manifest) -> list[str]:
+    """List the backends that can run an export on a CUDA device of this machine."""
+    found = []
+    if "onnx" in manifest.formats and find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        # The provider can be compiled in without a GPU being there.
+        if "CUDAExecutionProvider" in onnxruntime.get_available_providers() and has_gpu():
+            found.append("onnxruntime")
+    if "torch" in manifest.formats and has_gpu() and find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            found += ["torch", "compiled"]
+    return found
+
+
+def has_gpu() -> bool:
+    """Tell whether this machine has a GPU of NVIDIA's, without importing PyTorch."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
 def choose(
-    source: Any, folder: Path | None, manifest: Manifest, threads: int
+    source: Any, folder: Path | None, manifest: Manifest, threads: int, device: str = "auto"
 ) -> tuple[Backend, str]:
-    """Time one pass of the fastest mode in each backend that is there; the winner and the times."""
-    names = [
-        name
-        for name, (formats, package) in CANDIDATES.items()
-        if {*formats} & manifest.formats.keys() and find_spec(package) is not None
-    ]
-    if folder is None or not names:
-        backend = open_backend("torch", source, folder, manifest, threads)
+    """Time one pass of the fastest mode in each backend that is there; the winner and the times.
+
+    With ``device="auto"`` backends on a CUDA device, where there is one, race with those on the
+    CPU.
+    """
+    on_gpu = [one for one in cuda_backends(manifest) if one != "compiled"] if folder else []
+    places = [(name, "cuda" if device == "auto" else device) for name in on_gpu]
+    if device in ("auto", "cpu"):
+        places = [] if device == "cpu" else places
+        places += [
+            (name, "cpu")
+            for name, (formats, package) in CANDIDATES.items()
+            if {*formats} & manifest.formats.keys() and find_spec(package) is not None
+        ]
+    if folder is None or not places:
+        backend = open_backend("torch", source, folder, manifest, threads, device)
         return backend, "torch: nothing else is there to choose from"
     seconds: dict[str, float] = {}
     backends = {}
     mode = manifest.modes[-1].active_streams
     example = example_inputs(manifest.input_spec, manifest.answers_per_group(mode))
-    for name in names:
-        backends[name] = open_backend(name, source, folder, manifest, threads)
-        run = backends[name].open(mode, masked=False)
-        seconds[name] = median_seconds(partial(run, example, None))
+    for name, place in places:
+        title = name if place == "cpu" else f"{name} on {place}"
+        backends[title] = open_backend(name, source, folder, manifest, threads, place)
+        run = backends[title].open(mode, masked=False)
+        seconds[title] = median_seconds(partial(run, example, None))
     best = min(seconds, key=seconds.__getitem__)
-    times = ", ".join(f"{name} {1000 * seconds[name]:.3g} ms" for name in names)
+    times = ", ".join(f"{title} {1000 * seconds[title]:.3g} ms" for title in seconds)
     return backends[best], f"{best}: a group of {mode} took {times}"
 
 
@@ -318,6 +456,19 @@ def example_inputs(spec: InputSpec, batch_size: int) -> Array:
     if spec.kind == "tokens":
         return draw.integers(spec.vocab_size or 2, size=shape)
     return draw.standard_normal(shape, dtype=np.float32)
+
+
+def probe_inputs(manifest: Manifest, count: int) -> Array:
+    """Make inputs that are the same everywhere, whatever the version of NumPy."""
+    spec = manifest.input_spec
+    *sides, last = spec.shape
+    if spec.kind == "tokens" and manifest.takes_mask:
+        last = min(last, PROBED_TOKENS)
+    shape = (count, *sides, last)
+    numbers = np.arange(np.prod(shape)).reshape(shape)
+    if spec.kind == "tokens":
+        return numbers % (spec.vocab_size or 2)
+    return np.sin(numbers).astype(np.float32)
 
 
 def default_threads() -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mimonets._answers import parts_of
 from mimonets._extras import need
 from mimonets._inputs import InputSpec
 from mimonets.inference.cascade import choose_threshold, thresholds
@@ -137,11 +138,13 @@ class ExportFolder:
                             f"where {self.options.tolerance:.2g} is allowed; nothing was written."
                         )
         graphs = self.manifest.formats[format_name]
-        self._set_format(format_name, replace(graphs, difference=found))
+        self._set_format(format_name, replace(graphs, difference=found, checks=engine.probe()))
 
     def enter_accuracies(self, evaluation: Sequence[Batch] | None) -> None:
         """Write down the accuracies that are known already, and measure those of PyTorch."""
         known = self.options.accuracy or {}
+        if self.manifest.input_spec.answers == "values":
+            return  # which are neither right nor wrong
         for active in self.reference.modes:
             if evaluation is not None:
                 self.accuracy_of("float32", evaluation, active)
@@ -160,6 +163,11 @@ class ExportFolder:
 
     def calibrate_cascade(self, validation: Sequence[Batch]) -> None:
         """Tabulate, for every mode but the slowest, which answers are worth a slow pass."""
+        if self.manifest.input_spec.answers == "values":
+            raise ValueError(
+                f"{self.manifest.model} answers with values, and a cascade goes by the confidence "
+                f"of a class: leave validation=... out."
+            )
         modes = self.reference.modes
         slowest = min(modes)
         self.tell("calibrating the cascade")
@@ -196,8 +204,7 @@ class ExportFolder:
                 if fraction != LEFT_IN_FLOAT[0]:
                     writer.write_mode(mode, fraction)
                 self.add(writer.name, writer.graphs, *writer.more)
-                accuracy = self.accuracy_of(f"{runtime}-int8", evaluation, mode)
-                loss = 100 * (self.manifest.mode(mode).accuracy["float32"] - accuracy)
+                loss = 100 * self._int8_loss(f"{runtime}-int8", evaluation, mode)
                 if loss <= max_loss:
                     break
             else:
@@ -207,7 +214,28 @@ class ExportFolder:
                     f"inputs, raise max_loss, or leave int8 out."
                 )
         graphs = self.manifest.formats[writer.name]
-        self._set_format(writer.name, replace(graphs, notes=writer.notes()))
+        checks = self.engine(f"{runtime}-int8").probe()
+        self._set_format(writer.name, replace(graphs, notes=writer.notes(), checks=checks))
+
+    def _int8_loss(self, backend: str, evaluation: Sequence[Batch], mode: int) -> float:
+        r"""Say what int8 costs: accuracy, or the share of the variance of values that it changes.
+
+        .. math:: \max_o \sum |found - expected|^2 / \sum |expected - mean|^2
+        """
+        if self.manifest.input_spec.answers != "values":
+            accuracy = self.accuracy_of(backend, evaluation, mode)
+            return self.manifest.mode(mode).accuracy["float32"] - accuracy
+        engine, sums = self.engine(backend), []
+        for inputs, *_ in evaluation:
+            pair = (parts_of(run(np.asarray(inputs), mode)) for run in (engine, self.reference))
+            sums.append(
+                [
+                    (((found - wanted) ** 2).sum(), ((wanted - wanted.mean(axis=0)) ** 2).sum())
+                    for found, wanted in zip(*pair, strict=True)
+                ]
+            )
+        changed, whole = np.sum(sums, axis=0).T
+        return float((changed / np.maximum(whole, 1e-12)).max())
 
     def measure_times(self) -> None:
         """Count the operations of every mode and time it in every backend that was written."""
@@ -230,16 +258,22 @@ class ExportFolder:
     def _difference(self, engine: Engine, mode: int, batch: int, mask: Tensor | None) -> float:
         r"""Compare answers: :math:`\max |found - expected| / \max |expected|`."""
         options = {} if mask is None else {"mask": mask[:batch]}
-        expected = self.reference(self.example[:batch], mode, **options).numpy()
-        if not np.isfinite(expected).all():
-            raise ValueError(
-                f"{self.manifest.model} with {mode} active gives answers that are not finite in "
-                f"PyTorch already; nothing was written."
-            )
-        found = engine(self.example[:batch], mode, **options).numpy()
-        if found.shape != expected.shape or not np.isfinite(found).all():
-            return math.inf
-        return float(np.abs(found - expected).max()) / (float(np.abs(expected).max()) or 1.0)
+        differences = []
+        for expected, found in zip(
+            parts_of(self.reference(self.example[:batch].numpy(), mode, **options)),
+            parts_of(engine(self.example[:batch].numpy(), mode, **options)),
+            strict=True,
+        ):
+            if not np.isfinite(expected).all():
+                raise ValueError(
+                    f"{self.manifest.model} with {mode} active gives answers that are not finite "
+                    f"in PyTorch already; nothing was written."
+                )
+            if found.shape != expected.shape or not np.isfinite(found).all():
+                return math.inf
+            largest = float(np.abs(expected).max()) or 1.0
+            differences.append(float(np.abs(found - expected).max()) / largest)
+        return max(differences)
 
     def _mask(self) -> Tensor:
         """Mark sequences of several lengths as real."""

@@ -76,7 +76,8 @@ def export(
         int8: also write int8 graphs, calibrated on these batches of inputs, or of (inputs, labels),
             from the training data.
         evaluation: batches of (inputs, labels), or (tokens, mask, labels): the accuracy of every
-            mode is measured on them and written into the manifest. int8 needs it.
+            mode is measured on them and written into the manifest. int8 needs it. Of networks
+            whose answers are values, int8 is compared with float32 on them.
         measure: also time every mode, for the manifest.
         options: everything else.
 

@@ -9,14 +9,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
+from mimonets._config import is_integer, is_number
 from mimonets._files import write_text
 from mimonets._inputs import InputSpec
+from mimonets._messages import short
 from mimonets._operating_point import OperatingPoint
 from mimonets._renamed import renamed
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 has no checks
 MANIFEST_FILE = "manifest.json"
 
 __getattr__ = renamed(__name__)
@@ -45,6 +48,8 @@ class Graphs:
     modes: dict[str, dict[str, str]] = field(default_factory=dict)
     difference: dict[str, float] = field(default_factory=dict)  # from eager, relative, per mode
     notes: dict[str, Any] = field(default_factory=dict)  # how it was quantised
+    # mode, or mode + " masked" -> the first numbers of its answers to `Engine.probe`'s inputs
+    checks: dict[str, list[float]] = field(default_factory=dict)
 
     def graph(self, active_streams: int, *, masked: bool) -> str:
         """Name the file of one mode's graph, with or without a mask."""
@@ -157,6 +162,7 @@ def read_manifest(folder: str | Path) -> Manifest:
                 "formats": {name: Graphs(**g) for name, g in content["formats"].items()},
             }
         )
+        _check_fields(path, manifest)
         _check_graphs(path, manifest)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} does not describe an exported model: {error}.") from None
@@ -189,6 +195,44 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
                 f"{path} does not have the hash in {MANIFEST_FILE}: it was edited or damaged, or "
                 f"belongs to another export; export the model again."
             )
+
+
+def _check_fields(path: Path, manifest: Manifest) -> None:
+    """Refuse fields of another type than the one that is written, and modes that are none."""
+    for record in (manifest, *manifest.modes, *manifest.formats.values()):
+        for name, hint in get_type_hints(type(record)).items():
+            value = getattr(record, name)
+            if not _is_of_type(value, hint):
+                kind = getattr(hint, "__name__", str(hint))
+                raise ValueError(f"{path} says {name}={short(value)}, which is no {kind}.")
+    numbers = [mode.active_streams for mode in manifest.modes]
+    most = numbers[-1] if manifest.argument and numbers else manifest.num_streams
+    if not numbers or numbers != sorted({*numbers}) or numbers[0] < 1 or numbers[-1] > most:
+        raise ValueError(
+            f"{path} has the modes {short(numbers)}: they ascend from 1 or more to at most "
+            f"num_streams={most}."
+        )
+
+
+def _is_of_type(value: object, hint: Any) -> bool:
+    """Tell whether a value that came from JSON is of a type, contents included.
+
+    >>> _is_of_type({"1": [0.5]}, dict[str, list[float]]), _is_of_type([True], list[int])
+    (True, False)
+    """
+    parts = get_args(hint)
+    if hint is Any:
+        return True
+    if get_origin(hint) is UnionType:
+        return any(_is_of_type(value, part) for part in parts)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_is_of_type(v, parts[1]) for v in value.values())
+    if get_origin(hint) in (list, tuple):
+        is_one = isinstance(value, list | tuple)
+        return is_one and all(_is_of_type(one, parts[0]) for one in value)  # type: ignore[attr-defined]
+    if hint in (int, float):
+        return is_integer(value) if hint is int else is_number(value)
+    return isinstance(value, hint)
 
 
 def _check_graphs(path: Path, manifest: Manifest) -> None:
@@ -224,7 +268,29 @@ def find_graphs(backend: str, format_name: str, manifest: Manifest, folder: Path
         )
     graphs = manifest.formats[format_name]
     check_files(folder, graphs.files)
+    for name in graphs.files:
+        if name.endswith(".onnx"):
+            _check_external_data(folder / name, graphs.files)
     return graphs
+
+
+def _check_external_data(graph: Path, hashed: Mapping[str, str]) -> None:
+    """Refuse an ONNX graph that reads its weights from a file without a hash.
+
+    The name of such a file is an entry of protocol buffers with the key ``location``.
+    """
+    content, key = graph.read_bytes(), b"\x08location"
+    at = content.find(key)
+    while at >= 0:
+        start = at + len(key) + 2  # a tag and the length of the name
+        length = content[start - 1] if content[start - 2 : start - 1] == b"\x12" else 0
+        name = content[start : start + length].decode("utf-8", "replace")
+        if name not in hashed:
+            raise ValueError(
+                f"{graph} reads weights from {short(name)}, which has no hash in {MANIFEST_FILE}: "
+                f"export the model again."
+            )
+        at = content.find(key, start)
 
 
 def hash_file(path: Path) -> str:

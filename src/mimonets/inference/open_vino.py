@@ -42,12 +42,15 @@ class OpenVinoBackend:
         compiled = self.core.compile_model(str(path), "CPU", self.properties)
         requests = threading.local()  # a request answers one caller at a time
 
-        def run(inputs: Array, mask: Array | None) -> Array:
+        def run(inputs: Array, mask: Array | None) -> list[Array]:
             if not hasattr(requests, "mine"):
                 requests.mine = compiled.create_infer_request()
             request: Any = requests.mine
             feeds = {"inputs": inputs} if mask is None else {"inputs": inputs, "mask": mask}
             request.infer(feeds, share_inputs=True)
-            return request.get_output_tensor(0).data.copy()
+            return [
+                request.get_output_tensor(number).data.copy()
+                for number in range(len(compiled.outputs))
+            ]
 
         return run

@@ -3,12 +3,16 @@
 Also what exporting needs to know of a network before anything is traced.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mimonets._answers import parts_of
+from mimonets._device import choose_device
 from mimonets._inputs import Array, InputSpec
 from mimonets.inference.engine import Run
 from mimonets.inference.manifest import Manifest, PointRecord, check_files, find_graphs
@@ -18,10 +22,20 @@ from mimonets.models.operating_points import operating_points
 class TorchBackend:
     """Call the network itself."""
 
-    def __init__(self, name: str, source: Any, folder: Path | None, manifest: Manifest) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Any,
+        folder: Path | None,
+        manifest: Manifest,
+        device: str = "auto",
+    ) -> None:
         self.name = name
+        place = None if device == "auto" else choose_device(device)
         if folder is not None:
-            source = _load(name, folder, manifest)
+            source = _load(name, folder, manifest, place or torch.device("cpu"))
+        elif place is not None:
+            source = source.to(place)
         self.model: nn.Module = source.eval()
         self.manifest = manifest
         self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
@@ -34,13 +48,17 @@ class TorchBackend:
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             one_mode = torch.compile(one_mode, options={"freezing": True})  # type: ignore[assignment]
 
-        def run(inputs: Array, mask: Array | None) -> Array:
+        def run(inputs: Array, mask: Array | None) -> list[Array]:
             parts = [torch.from_numpy(part) for part in (inputs, mask) if part is not None]
-            tensors = [part.to(self.device) for part in parts]
-            with torch.no_grad():
-                return one_mode(*tensors).float().cpu().numpy()
+            return [output.cpu().numpy() for output in self.answer(one_mode, parts)]
 
         return run
+
+    def answer(self, one_mode: nn.Module, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Take inputs to the device and run one mode there: all outputs of the network."""
+        with torch.no_grad():
+            outputs = one_mode(*(part.to(self.device) for part in parts))
+            return [output.float() for output in outputs]
 
 
 class ProgramBackend:
@@ -58,16 +76,16 @@ class ProgramBackend:
         # Traced with several groups; one is as good, and every export is compared with one too.
         module = torch.export.load(path).module(check_guards=False)
 
-        def run(inputs: Array, mask: Array | None) -> Array:
+        def run(inputs: Array, mask: Array | None) -> list[Array]:
             tensors = [torch.from_numpy(part) for part in (inputs, mask) if part is not None]
             with torch.no_grad():
-                return module(*tensors).numpy()
+                return [output.numpy() for output in parts_of(module(*tensors))]
 
         return run
 
 
 class OneMode(nn.Module):
-    """A network with its mode decided: (inputs) or (tokens, mask) in, answers out.
+    """A network with its mode decided: (inputs) or (tokens, mask) in, a tuple of outputs out.
 
     Args:
         options: what ``forward`` gets besides, such as ``active_streams``.
@@ -81,14 +99,13 @@ class OneMode(nn.Module):
         self.options = options
         self.group = group
 
-    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
         """Answer whole groups."""
         if self.group > 1:  # all of them, and a tracer sees that their number is a multiple
             whole = inputs.shape[0] // self.group * self.group
             inputs, mask = inputs[:whole], None if mask is None else mask[:whole]
-        if mask is None:
-            return self.model(inputs, **self.options)
-        return self.model(inputs, mask=mask, **self.options)
+        arguments = {} if mask is None else {"mask": mask}
+        return tuple(parts_of(self.model(inputs, **arguments, **self.options)))
 
 
 def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
@@ -112,12 +129,15 @@ def describe(model: Any, input_spec: InputSpec | None = None) -> Manifest:
     example = model.example_inputs(1)
     spec = input_spec or getattr(model, "input_spec", None)
     if not isinstance(spec, InputSpec):
-        images = example.is_floating_point()
-        spec = InputSpec(
-            kind="image" if images else "tokens",
-            shape=tuple(example.shape[1:]),
-            vocab_size=None if images else getattr(config, "vocab_size", None),
+        numbers = example.is_floating_point()
+        spec = InputSpec.like(
+            tuple(example.shape[1:]),
+            numbers=numbers,
+            vocab_size=None if numbers else getattr(config, "vocab_size", None),
         )
+    outputs = tuple(getattr(model, "output_names", ()))
+    kind = getattr(model, "answer_kind", None) or spec.answers
+    spec = replace(spec, answers=kind, outputs=outputs or None)
     if tuple(example.shape[1:]) != spec.shape:
         raise ValueError(
             f"{name} takes inputs of {tuple(example.shape[1:])}, and its description says "
@@ -159,7 +179,7 @@ def _streams(model: Any) -> int:
     return streams if isinstance(streams, int) and not isinstance(streams, bool) else 0
 
 
-def _load(name: str, folder: Path, manifest: Manifest) -> Any:
+def _load(name: str, folder: Path, manifest: Manifest, device: torch.device) -> Any:
     if "torch" not in manifest.formats:
         raise ValueError(
             f"backend={name!r} needs the network itself, which {folder} does not hold, since "
@@ -168,4 +188,4 @@ def _load(name: str, folder: Path, manifest: Manifest) -> Any:
     from mimonets.checkpoints import load
 
     check_files(folder, manifest.formats["torch"].files)
-    return load(folder / "model")
+    return load(folder / "model", device=device)

@@ -81,7 +81,7 @@ def to_onnx(program: ExportedProgram, name: str) -> Any:
                 optimize=False,  # it would fold batch norm into copies of the weights, mode by mode
                 verbose=False,
                 input_names=inputs,
-                output_names=["answers"],
+                output_names=_output_names(len(program.graph_signature.user_outputs)),
             )
         except Exception as error:
             raise ValueError(f"{name} cannot be written as ONNX: {first_line(error)}") from error
@@ -105,6 +105,11 @@ def to_onnx(program: ExportedProgram, name: str) -> Any:
     )(graph)
     _split_prelus(graph.graph)
     return graph
+
+
+def _output_names(count: int) -> list[str]:
+    """Name one output "answers", several "answers", "answers-1" and so on, in order."""
+    return ["answers", *(f"answers-{number}" for number in range(1, count))]
 
 
 def _split_prelus(graph: Any) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from mimonets._config import Config, integer
-from mimonets._figure import new_figure, save_figure
+from mimonets._figure import (
+    legend_below,
+    log_percent,
+    new_figure,
+    points_around_zero,
+    rule_colour,
+    save_figure,
+)
 from mimonets._show import progress
 from mimonets.loadtest.contenders import contenders, fluid_bound, small_network
 from mimonets.loadtest.simulator import Outcome, simulate
@@ -124,29 +131,57 @@ def _cell(row: dict[str, Any]) -> str:
 def draw_comparison(
     rows: Sequence[dict[str, Any]], timelines: dict[str, Any], path: str | Path
 ) -> Path:
-    """Draw right-and-in-time share, accuracy and p99 against load, and the spike's timeline."""
-    figure = new_figure(11, 8)
-    axes = figure.subplots(2, 2)
-    titles = {
-        "right_in_time": "right and in time / offered",
-        "accuracy": "accuracy of answers",
-        "p99": "p99 latency, s",
-    }
-    for place, (key, title) in zip(axes.flat, titles.items(), strict=False):
-        for rule in dict.fromkeys(row["rule"] for row in rows):
-            points = [(row["load"], row[key]) for row in rows if row["rule"] == rule and key in row]
-            style = "k:" if rule == "fluid bound" else "-"
-            if points:
-                place.plot(*zip(*points, strict=True), style, label=rule)
-        place.set(xlabel="load / slow capacity", ylabel=title)
-        place.set_ylim(bottom=0 if key != "accuracy" else None)
-        place.grid(alpha=0.3)
-    axes.flat[0].legend(fontsize="small")
-    last = axes.flat[3]
-    for rule in ("fixed, 1 active", "superpose what waits", "drain test"):
-        if rule in timelines:
-            last.plot(timelines[rule]["seconds"], timelines[rule]["right_in_time"], label=rule)
-    last.set(xlabel="seconds; a spike in the middle", ylabel="right and in time / offered")
-    last.grid(alpha=0.3)
-    last.legend(fontsize="small")
+    """Draw what is lost, how far rules are ahead of the fastest point, p99, and a spike.
+
+    A request is lost if it is refused, late or answered wrongly.
+    """
+    figure = new_figure(8.4, 7.4)
+    (lost, ahead), (slow, last) = figure.subplots(2, 2)
+    fixed = [row["rule"] for row in rows if row["rule"].startswith("fixed")]
+    base = {row["load"]: row["right_in_time"] for row in rows if row["rule"] == fixed[-1]}
+    for rule in dict.fromkeys(row["rule"] for row in rows):
+        found = [row for row in rows if row["rule"] == rule]
+        loads = [row["load"] for row in found]
+        share = [100 * row["right_in_time"] for row in found]
+        look = _look(rule)
+        lost.plot(loads, [100 - value for value in share], **look)
+        if rule != fixed[-1]:
+            over = [value - 100 * base[load] for value, load in zip(share, loads, strict=True)]
+            ahead.plot(loads, over, **look)
+        if "p99" in found[0]:
+            slow.plot(loads, [1000 * row["p99"] for row in found], **look)
+    for rule, line in timelines.items():
+        last.plot(
+            line["seconds"],
+            [max(0.2, 100 - 100 * share) for share in line["right_in_time"]],
+            **_look(rule),
+        )
+    for axes in (lost, last):
+        log_percent(axes, 0.2)
+        axes.set_ylabel("lost, % of offered (log scale)")
+    points_around_zero(ahead)
+    ahead.set_ylabel(f"points ahead of {_title(fixed[-1])}")
+    slow.set_ylabel("p99 latency, ms")
+    slow.set_ylim(bottom=0)
+    for axes in (lost, ahead, slow):
+        axes.set_xlabel("load / slow capacity")
+    last.set_xlabel("seconds; a spike in the middle")
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+    legend_below(figure, lost.get_lines())
+    figure.suptitle("Simulated: lost requests are refused, late or wrong", fontsize=10)
     return save_figure(figure, path)
+
+
+def _title(rule: str) -> str:
+    names = {"drain test": "by load (drain test)", "fluid bound": "bound"}
+    return names.get(rule, rule.replace("fixed, ", "always "))
+
+
+def _look(rule: str) -> dict[str, Any]:
+    """Choose how a rule is drawn; ours is thicker, the bound dotted."""
+    styles = {"fluid bound": ":", "big/small switch": "--", "superpose what waits": "-."}
+    style = styles.get(rule, "-")
+    width = 2.4 if rule == "drain test" else 1.3
+    title = _title(rule)
+    return {"color": rule_colour(title), "linestyle": style, "linewidth": width, "label": title}

@@ -64,19 +64,11 @@ WORKLOADS: dict[str, Callable[[float, float, np.random.Generator], Array]] = {
 }
 
 
-def read_trace(
-    path: str | Path,
-    *,
-    rate: float | None = None,
-    seconds: float | None = None,
-    start: float = 0.0,
-    most: int | None = None,
-) -> Array:
-    """Read arrival times in seconds, one a line; optionally a part of them, at another mean rate.
+def read_trace(path: str | Path, *, rate: float | None = None, most: int | None = None) -> Array:
+    """Read arrival times in seconds, one a line; optionally the first ``most``, at another rate.
 
-    Times count from the first arrival, whatever clock they were taken from. ``start``, ``seconds``
-    and ``most`` arrivals choose the part; ``rate`` then stretches or shrinks time so that the mean
-    rate is as wanted and bursts keep their shape.
+    Times count from the first arrival, whatever clock they were taken from. ``rate`` stretches or
+    shrinks time so that the mean rate is as wanted and bursts keep their shape.
     """
     path = Path(path)
     try:
@@ -87,19 +79,15 @@ def read_trace(
         ) from None
     if len(times) < 2 or not np.isfinite(times).all():
         raise ValueError(f"{path} is no trace: it needs at least two finite arrival times.")
-    times = np.sort(times)
-    times = times - times[0] - start
-    times = times[times >= 0][:most]
-    if seconds is not None:
-        times = times[times < seconds]
+    times = np.sort(times)[:most]
+    times = times - times[0]
     if len(times) < 2 or times[-1] == times[0]:
         raise ValueError(
             f"{path} has fewer than two arrivals at different times in that part: take a longer "
             f"one."
         )
     if rate is not None:
-        span = float(times[-1]) if seconds is None or most is not None else seconds
-        times = times * (len(times) / rate / span)
+        times = times * (len(times) / rate / float(times[-1]))
     return times
 
 

@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mimonets.attention.modules import Attention, FavorS
 from mimonets.models.factored_streams import FactoredStreams, Normed
@@ -27,6 +28,8 @@ class Block(nn.Module):
     Warm-ups run every input alone in its stream, bound as ever and bundled with no other: through
     features with ``warm_up="solo"``, through a softmax with ``warm_up="exact"``.
     """
+
+    recompute = False  # attention again in the backward pass, instead of keeping what it made
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
         super().__init__()
@@ -62,7 +65,10 @@ class Block(nn.Module):
         q = self.split_heads(self.to_q(for_q))
         k, v = (self.split_heads(x) for x in self.to_kv(for_kv).chunk(2, dim=-1))
         attention = self.attention if warm_up is None else getattr(self.attention, warm_up)
-        answers = attention(q, k, v, mask)  # ... h t d
+        if self.recompute and self.training:
+            answers = checkpoint(attention, q, k, v, mask, use_reentrant=False)
+        else:
+            answers = attention(q, k, v, mask)  # ... h t d
         return self.dropout(self.out(answers.transpose(-3, -2).flatten(-2)))
 
     def feed_forward(self, x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from mimonets.bindings.insertion import change_features, features_in
 from mimonets.models.base import eval_mode
 from mimonets.models.surgery import axis_of
 
+FEW = 2  # inputs that show whether a module is a cut
 WIDE = 4  # features per stream that are wide enough; fewer are offered after all others
 
 
@@ -71,6 +72,11 @@ class Cut:
         return self.features.shape[self.axis]
 
     @property
+    def is_map(self) -> bool:
+        """Whether it has feature maps (b, d, h, w) or (b, d, t), which can be laid side by side."""
+        return self.axis == 1 and self.features.ndim > 2
+
+    @property
     def positions(self) -> int:
         """How many positions an input has."""
         return self.features[0].numel() // self.width
@@ -110,7 +116,8 @@ def find_cuts(network: nn.Module, inputs: Tensor) -> Cuts:
             for handle in handles:
                 handle.remove()
     found.macs = counter.get_total_flops() / 2
-    others = _others(inputs)
+    others = _others(inputs)[:FEW]
+    wanted = [part[:FEW] if len(part) == len(inputs) else part for part in _tensors(wanted)]
     for side in ("after", "before"):
         cuts: dict[str, Cut] = getattr(found, side)
         for name in list(cuts):
@@ -145,15 +152,20 @@ def _others(inputs: Tensor) -> Tensor:
 
 
 def _decides(
-    network: nn.Module, module: nn.Module, cut: Cut, others: Tensor, wanted: Any, side: str
+    network: nn.Module,
+    module: nn.Module,
+    cut: Cut,
+    others: Tensor,
+    wanted: list[Tensor],
+    side: str,
 ) -> bool:
     """Tell whether what follows depends on these features alone."""
 
     def put_out(module: nn.Module, arguments: Any, output: Any) -> Any:
-        return change_features(output, lambda _: cut.features)
+        return change_features(output, lambda _: cut.features[:FEW])
 
     def put_in(module: nn.Module, arguments: tuple[Any, ...]) -> Any:
-        return (change_features(arguments[0], lambda _: cut.features), *arguments[1:])
+        return (change_features(arguments[0], lambda _: cut.features[:FEW]), *arguments[1:])
 
     if side == "after":
         handle = module.register_forward_hook(put_out)
@@ -161,8 +173,8 @@ def _decides(
         handle = module.register_forward_pre_hook(put_in)
     with eval_mode(network, inference=False), handle:
         found = network(others)
-    pairs = zip(_tensors(found), _tensors(wanted), strict=True)
-    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in pairs)
+    pairs = zip(_tensors(found), wanted, strict=True)
+    return all(a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in pairs)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -180,7 +192,7 @@ def rank(cuts: Cuts, inputs: int, num_streams: int, binding: str) -> list[Sugges
             apart = leaving.place > entering.place and not before.startswith(f"{after}.")
             if not apart or entering.width < num_streams or after.startswith(f"{before}."):
                 continue
-            if tiles and (entering.features.ndim != 4 or leaving.features.ndim != 4):
+            if tiles and not (entering.is_map and leaving.is_map):
                 continue
             between = (leaving.macs - entering.macs) / inputs
             added = 0.0
@@ -211,7 +223,10 @@ def why_none(cuts: Cuts, num_streams: int, binding: str) -> str:
     if widest < num_streams:
         return f"feature maps are at most {widest} wide, too few for {num_streams} streams"
     if binding == "tiles":
-        return "no stretch between two modules has feature maps (b, d, h, w) that divide into tiles"
+        return (
+            "no stretch between two modules has feature maps (b, d, h, w) or (b, d, t) that divide "
+            "into tiles"
+        )
     return (
         "connections go around every stretch that is worth it, or binding and unbinding cost more "
         "than sharing a pass saves"

@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._inputs import InputSpec
+from mimonets._answers import each, names_of, parts_of
+from mimonets._inputs import AnswerKind, InputSpec
 from mimonets._messages import first_line
 from mimonets.bindings import BINDINGS, Binding
 from mimonets.bindings.insertion import BindAfter
+from mimonets.bindings.tiles import ShrunkTiles
 from mimonets.layers import StreamBatchNorm, running
-from mimonets.models.base import OnHub, calls_of
+from mimonets.models.base import OnHub, calls_of, eval_mode
 from mimonets.models.boundaries import Suggestion, find_cuts, rank, why_none
 from mimonets.models.builders import build
 from mimonets.models.probe import Probe, find_module, probe, replace_module
@@ -28,7 +30,7 @@ from mimonets.models.surgery import (
     answer_in,
     check_boundary,
     insert,
-    parts_of,
+    module_parts,
     probe_inputs,
 )
 from mimonets.vsa import check_active_streams
@@ -58,6 +60,9 @@ class Superposed(nn.Module, OnHub):
         self.input_spec: InputSpec | None = None
         self._parts = parts  # module -> stem, trunk or head
         self._example = example.detach().cpu()  # inputs to make others like
+        # "values" if answers cannot be logits of classes; None: they can.
+        self.answer_kind: AnswerKind | None = None
+        self.output_names: tuple[str, ...] = ()  # of several outputs
 
     @classmethod
     def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
@@ -102,8 +107,10 @@ class Superposed(nn.Module, OnHub):
 
     def forward(
         self, x: Tensor, *side: Tensor, active_streams: int | None = None, **options: Any
-    ) -> Tensor:
+    ) -> Any:
         """Answer inputs (b, ...), in order; what else the network takes per input goes along.
+
+        Answers are a tensor (b, ...), or a tuple or dict of such tensors, as the network gives.
 
         A tensor whose first axis is as long as the batch is taken as one value per input; give
         others a leading axis of 1.
@@ -116,16 +123,16 @@ class Superposed(nn.Module, OnHub):
         whole, left_over = size // active * active, size % active
         if self.training and left_over:
             order = torch.arange(whole + active, device=x.device) % size
-            return self._run(active, order, x, side, options)[:size]
+            return each(lambda part: part[:size], self._run(active, order, x, side, options))
         parts = [(active, slice(0, whole))] if whole else []
         if left_over:  # answered exactly as in the mode of their number
             parts.append((left_over, slice(whole, size)))
         answers = [self._run(mode, index, x, side, options) for mode, index in parts]
-        return answers[0] if len(answers) == 1 else torch.cat(answers)
+        return answers[0] if len(answers) == 1 else each(lambda *rows: torch.cat(rows), *answers)
 
     def _run(
         self, mode: int, index: Any, x: Tensor, side: tuple[Any, ...], options: dict[str, Any]
-    ) -> Tensor:
+    ) -> Any:
         """Run the inputs at these places, all in whole groups."""
 
         def pick(value: Any) -> Any:
@@ -163,9 +170,10 @@ class Superposed(nn.Module, OnHub):
     def default_input_spec(self) -> InputSpec | None:
         """Describe the inputs as far as the example shows them; None if they are no known kind."""
         shape, numbers = tuple(self._example.shape[1:]), self._example.is_floating_point()
-        if len(shape) != (3 if numbers else 1):
+        if not numbers and len(shape) != 1:
             return None
-        return InputSpec(kind="image" if numbers else "tokens", shape=shape)
+        names = self.output_names or None
+        return InputSpec.like(shape, numbers=numbers, answers=self.answer_kind, outputs=names)
 
     def example_inputs(self, batch_size: int) -> Tensor:
         """Make inputs like the example that the network was superposed with."""
@@ -259,7 +267,7 @@ def superpose(
     inputs = probe_inputs(network, example, config.num_streams)
     plain = _run_plainly(network, inputs)
     if config.is_plain:
-        return Superposed(network, config, {}, inputs[:1])
+        return _described(Superposed(network, config, {}, inputs[:1]), plain)
     before = {module: dict(module._modules) for module in network.modules()}
     try:
         return _open(network, config, inputs, plain, generator)
@@ -270,13 +278,22 @@ def superpose(
 
 def _run_plainly(network: nn.Module, inputs: Tensor) -> Probe:
     """Run the network as it is, or say why that fails."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
+        raise ValueError(
+            f"{type(network).__name__} has modules that torch.jit made, which cannot be changed: "
+            f"pass the network as it was before torch.jit.script or torch.jit.trace."
+        )
     plain = probe(network, lambda: network(inputs))
     if plain.error is not None:
         raise ValueError(
             f"The network itself fails on the example ({first_line(plain.error)}): pass inputs as "
             f"it takes them."
         )
-    answer_in(plain.output)
+    if answer_in(plain.output).ndim == 0:
+        raise ValueError(
+            f"{type(network).__name__} gives one number for the whole batch, and superpose() needs "
+            f"an answer for each input: leave out the mean or the loss at its end."
+        )
     return plain
 
 
@@ -289,7 +306,7 @@ def _open(
 ) -> Superposed:
     """Put wrappers and norms into the network and try it."""
     before = set(network.modules())
-    parts = parts_of(network, plain, config)
+    parts = module_parts(network, plain, config)
     insert(network, config, inputs, generator)
     for name in [name for name, part in parts.items() if part == "trunk"]:
         module = dict(network.named_modules()).get(name)
@@ -300,7 +317,42 @@ def _open(
         if module not in before and not isinstance(module, StreamBatchNorm):
             module.training = network.training
     check_boundary(model, inputs)
+    _restore_size(model, inputs, plain)
+    return _described(model, plain)
+
+
+def _described(model: Superposed, plain: Probe) -> Superposed:
+    """Note what the answers are: "values" if they are not a row of logits (b, classes)."""
+    answers = answer_in(plain.output)
+    logits = isinstance(answers, Tensor) and answers.ndim == 2 and answers.shape[1] > 1
+    model.answer_kind = None if logits else "values"
+    model.output_names = names_of(answers)
     return model
+
+
+def _restore_size(model: Superposed, inputs: Tensor, plain: Probe) -> None:
+    """Let shrunk tiles get their size back where answers are as large as the maps."""
+    tiles = next((m for m in model.modules() if isinstance(m, ShrunkTiles)), None)
+    if tiles is None:
+        return
+
+    def sizes(answers: Any) -> list[Any]:
+        return [part.shape[1:] for part in parts_of(answers)]
+
+    def found() -> list[Any]:
+        with eval_mode(model, inference=False):
+            return sizes(model(inputs))
+
+    wanted = sizes(answer_in(plain.output))
+    if found() == wanted:
+        return
+    tiles.restores = True
+    if found() != wanted:
+        raise ValueError(
+            f"binding='tiles' changes the size of the answers, from {tuple(wanted[0])} with one "
+            f"input to {tuple(found()[0])} with {model.num_streams}: choose another "
+            f"unbind_before, or another binding."
+        )
 
 
 def _put_back(before: dict[nn.Module, dict[str, Any]]) -> None:

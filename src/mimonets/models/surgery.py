@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
+from mimonets._answers import parts_of
 from mimonets._config import Config, size
 from mimonets._messages import did_you_mean, first_line, short
 from mimonets.bindings import (
@@ -128,7 +129,7 @@ def probe_inputs(network: nn.Module, example: Tensor | None, num_streams: int) -
     return example[torch.arange(groups * num_streams) % len(example)].to(place)
 
 
-def parts_of(network: nn.Module, record: Probe, config: SuperposedConfig) -> dict[str, str]:
+def module_parts(network: nn.Module, record: Probe, config: SuperposedConfig) -> dict[str, str]:
     """Tell which modules run before the binding, in superposition, and after it."""
     turns = [visit.name for visit in record.visits]
     order = {name: place for place, name in enumerate(dict.fromkeys(turns))}  # of first turns
@@ -179,7 +180,8 @@ def insert(
     axis_in = axis_of(network, config.bind_after, entering)
     axis_out = axis_of(network, config.unbind_before, leaving)
     dim = entering.shape[axis_in]
-    settings = BindingSettings.of(config, bound_maps=dim, keeps_size=True)
+    line = entering.ndim == 3 and axis_in == 1
+    settings = BindingSettings.of(config, bound_maps=dim, keeps_size=True, line=line)
     binding = make_binding(config.binding, settings, generator).to(**options)
     problems = binding.problems(
         Boundary(config.bind_after, entering), Boundary(config.unbind_before, leaving)
@@ -278,9 +280,10 @@ def _refuse_leaks(record: Probe, model: Any, count: int) -> None:
             f"{model.config.unbind_before!r}. Name modules that no connection goes around."
         )
     answers = answer_in(record.output)
-    if len(answers) != count:
+    found = next((len(part) for part in parts_of(answers) if len(part) != count), count)
+    if found != count:
         raise ValueError(
-            f"{count} inputs got {len(answers)} answers: what runs between the two modules "
+            f"{count} inputs got {found} answers: what runs between the two modules "
             f"must keep the batch axis first and its size as it is."
         )
 
@@ -299,14 +302,27 @@ def _first_crossing(record: Probe, model: Any, size: int) -> Visit | None:
     return None
 
 
-def answer_in(output: Any) -> Tensor:
-    """Find the answers in what a network gives: a tensor, or the ``logits`` of transformers."""
+def answer_in(output: Any) -> Any:
+    """Find the answers in what a network gives: a tensor, or a tuple or dict of tensors.
+
+    Of the outputs of transformers it is the ``logits``, or all tensors if there are none.
+    """
     if isinstance(output, Tensor):
         return output
     logits = getattr(output, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    raise ValueError(
-        f"The network gives a {type(output).__name__}, and superpose() needs a tensor of answers, "
-        f"or an output with `logits`: wrap the network in a module that returns the tensor."
-    )
+    if isinstance(output, Mapping):
+        output = {str(name): part for name, part in output.items() if part is not None}
+    elif isinstance(output, tuple | list):
+        output = tuple(output)
+    parts = parts_of(output)
+    wrong = next((part for part in parts if not isinstance(part, Tensor) or not part.ndim), None)
+    if wrong is not None or not parts:
+        inside = "" if wrong is output or wrong is None else f" with a {type(wrong).__name__} in it"
+        raise ValueError(
+            f"The network gives a {type(output).__name__}{inside}, and superpose() needs a tensor "
+            f"of answers, or a tuple or dict of tensors, with the inputs in front: wrap the "
+            f"network in a module that returns that."
+        )
+    return output

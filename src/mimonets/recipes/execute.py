@@ -1,5 +1,8 @@
 """Run a recipe: its data, its model, its training, in one call."""
 
+import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +11,9 @@ from typing import Any
 import torch
 
 from mimonets._device import choose_device
+from mimonets._files import write_text
 from mimonets._inputs import InputSpec
+from mimonets._memory import free_memory
 from mimonets._operating_point import OperatingPoint
 from mimonets.checkpoints import load
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
@@ -20,8 +25,11 @@ from mimonets.evaluation.macs import count_macs
 from mimonets.models import Model, Superposed, find_point, usual_points
 from mimonets.models.registry import model_class_for
 from mimonets.recipes.loader import SECTIONS, Recipe, make_recipe
-from mimonets.training import TrainResult, train
+from mimonets.recipes.needs import needs_line
+from mimonets.training import TrainingDivergedError, TrainResult, train
 from mimonets.training.run_folder import choose_model, find_finished, read_recipe
+
+DIVERGED = "diverged.json"  # in a run's folder: why it ended
 
 
 def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> TrainResult:
@@ -41,20 +49,35 @@ def run_recipe(recipe: Recipe, run_dir: str | Path, *, resume: bool = False) -> 
     finished = find_finished(run_dir, model, recipe.train, sections, resume=resume)
     if finished is not None:
         return finished
+    if torch.cuda.is_available() and recipe.train.accelerator != "cpu" and not is_worker():
+        memory = torch.cuda.get_device_properties(0).total_memory
+        print(needs_line(recipe, memory), file=sys.stderr, flush=True)
     splits = load_data(recipe.data)
     train_batches = make_train_batches(recipe, splits)
     model.input_spec = describe_inputs(recipe, train_batches)
-    return train(
-        model,
-        train_batches,
-        recipe.train,
-        run_dir=run_dir,
-        validation=None
-        if splits.validation is None
-        else make_batches(splits.validation, train_batches),
-        resume=resume,
-        recipe=sections,
-    )
+    marker = Path(run_dir) / DIVERGED
+    try:
+        result = train(
+            model,
+            train_batches,
+            recipe.train,
+            run_dir=run_dir,
+            validation=None
+            if splits.validation is None
+            else make_batches(splits.validation, train_batches),
+            resume=resume,
+            recipe=sections,
+        )
+    except TrainingDivergedError as error:
+        write_text(marker, json.dumps({"reason": str(error)}) + "\n")
+        raise
+    marker.unlink(missing_ok=True)  # of an earlier attempt
+    return result
+
+
+def is_worker() -> bool:
+    """Tell whether this is one of several processes of a training, and not the first."""
+    return os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> InputSpec:
@@ -88,7 +111,15 @@ def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> 
 
 
 def make_model(recipe: Recipe) -> Model:
-    """Make the model of a recipe, with the weights that its seed gives."""
+    """Make the model of a recipe, with the weights that its seed gives; refuse a too large one."""
+    with torch.random.fork_rng(), torch.device("meta"):
+        weights = model_class_for(recipe.model)(recipe.model).state_dict().values()
+    needed, free = sum(one.numel() * one.element_size() for one in weights), free_memory()
+    if free is not None and needed > free:
+        raise ValueError(
+            f"The weights of this {recipe.kind} take {needed / 2**30:,.1f} GB, and "
+            f"{free / 2**30:,.1f} GB of memory are free: choose a smaller network."
+        )
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         return model_class_for(recipe.model)(recipe.model)

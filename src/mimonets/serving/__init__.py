@@ -2,6 +2,8 @@
 
 One request on its way through the server::
 
+    connections.py          bytes of a client  -> a request of HTTP, in time
+    bodies.py, decoders.py  its body           -> bytes, counted; files by images.py, on threads
     infer.py, classify.py   bytes of HTTP      -> RequestHeader and inputs, by protocol.py
     request_options.py      what it asks for   -> InferenceRequest, with a deadline
     batcher.py              admitted           -> QueuedInput, one for each input, in a ModelQueue
@@ -10,6 +12,7 @@ One request on its way through the server::
     batcher.py              complete           -> Answer, one for each input
     infer.py, classify.py   response           -> bytes of HTTP, by protocol.py
 
-``policy``, ``jobs``, ``model_queue`` and ``batcher`` are pure: they have no clock, no socket and no
-PyTorch. :mod:`mimonets.loadtest` drives them in a simulation, and measures a running server.
+``policy``, ``jobs``, ``waiting_line``, ``model_queue`` and ``batcher`` are pure: they have no
+clock, no socket and no PyTorch. :mod:`mimonets.loadtest` drives them in a simulation, and measures
+a running server.
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version as installed
 from typing import Any
 
@@ -13,10 +14,10 @@ from mimonets.serving.infer import (
     FAULT,
     App,
     Headers,
+    client_leaves,
     error_headers,
     find_tenant,
     headers_by_name,
-    read_body,
     write_error,
 )
 from mimonets.serving.infer import infer as answer_inference
@@ -76,6 +77,7 @@ def make_app(server: Server, *, wait: bool = True) -> FastAPI:
         title="mimonets",
         version=installed("mimonets"),
         lifespan=lifespan,
+        openapi_url=None,  # the route below asks for a key
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
     )
@@ -100,11 +102,6 @@ def json_response(
 def authorise(request: Request, server: Server) -> Tenant:
     """Find the tenant of a request by its key."""
     return find_tenant(server, headers_by_name(request.headers.raw))
-
-
-async def read_request_body(request: Request, server: Server) -> bytes:
-    """Read the body of a request, within the server's limits."""
-    return await read_body(request.receive, headers_by_name(request.headers.raw), server.settings)
 
 
 def _response(status: int, headers: Headers, body: bytes) -> Response:
@@ -149,10 +146,22 @@ def _add_health(app: FastAPI, server: Server) -> None:
             return json_response({"ready": True})
         raise RequestError(503, "The server is starting or shutting down.")
 
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema(request: Request) -> Response:
+        authorise(request, server)
+        return json_response(app.openapi())
+
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
-        authorise(request, server)
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+        tenant = authorise(request, server)
+        # It takes some ms: many who ask at once would stop the loop.
+        text = await server.decoders.run(
+            tenant.name,
+            server.clock() + server.settings.body_timeout,
+            partial(client_leaves, request.receive),
+            lambda check: server.metrics.text(),
+        )
+        return Response(text, media_type="text/plain; version=0.0.4")
 
 
 def _add_models(app: FastAPI, server: Server) -> None:

@@ -4,12 +4,15 @@ No clock, no thread, no engine: `now` is an argument, and whoever calls holds a 
 inference thread and the simulator drive the same object.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from math import inf
 from typing import Any
 
 from mimonets.serving.jobs import Answer, Job, QueuedInput
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
+from mimonets.serving.policy import CLOSE_BLOCKS
 
 FREE = -inf
 
@@ -32,12 +35,21 @@ class NotFiniteError(ValueError):
 class Batcher:
     """All queues of a server, one for each model, and one engine that serves them in turn."""
 
-    def __init__(self, *, max_bytes: int | None = None, quotas: Mapping[str, int] | None = None):
+    def __init__(
+        self,
+        *,
+        max_inputs: int | None = None,
+        max_bytes: int | None = None,
+        quotas: Mapping[str, int] | None = None,
+        share: float = 1.0,
+    ) -> None:
         self.queues: list[ModelQueue] = []
-        self.max_bytes = max_bytes  # queued by all together
+        self.max_inputs, self.max_bytes = max_inputs, max_bytes  # queued by all together
         self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
+        self.share = share  # of inputs, bytes and the time to answer that one tenant may take
         self.queued_bytes = 0
-        self.queued_by_tenant: dict[str, int] = {}  # inputs
+        self.queued_by_tenant: Counter[str] = Counter()  # inputs
+        self.bytes_by_tenant: Counter[str] = Counter()
         # Seconds from an answer to its delivery. The way in is as long: twice as much is kept free.
         self.overhead = 0.0
         self.free_at = FREE  # when the running job is expected to end
@@ -47,22 +59,8 @@ class Batcher:
     def offer(self, request: InferenceRequest, now: float) -> None:
         """Queue a request, or raise RefusedError at once if it could not be answered in time."""
         queue, tenant = request.queue, request.tenant
-        quota, held = self.quotas.get(tenant), self.queued_by_tenant.get(tenant, 0)
-        if quota is not None and held + request.count > quota:
-            if request.count > quota:
-                raise RefusedError(
-                    f"{request.count} inputs in one request; the quota is {quota}: send fewer.",
-                    None,
-                )
-            raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
-        if self.max_bytes is not None and self.queued_bytes + request.size > self.max_bytes:
-            if request.size > self.max_bytes:
-                raise RefusedError(
-                    f"{request.size} bytes of inputs in one request; at most {self.max_bytes} are "
-                    f"queued: send fewer.",
-                    None,
-                )
-            raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
+        self._check_inputs(request.count, tenant)
+        self._check_bytes(request.size, tenant)
         inputs = [self._queued_input(request, row, now) for row in range(request.count)]
         elsewhere = sum(other.backlog() for other in self.queues if other is not queue)
         late = queue.lateness(inputs, now, self.free_at, elsewhere)
@@ -78,10 +76,48 @@ class Batcher:
             raise RefusedError(
                 f"Overloaded: the answer would be late by {late * 1000:.0f} ms.", late
             )
+        if self.share < 1:
+            late = queue.tenant_lateness(inputs, self.share)
+            if late > 0:
+                raise RefusedError(
+                    f"What this tenant has queued takes more than {self.share:.0%} of the time to "
+                    f"answer.",
+                    late,
+                )
         request.answers, request.left = [None] * request.count, request.count
         queue.join(inputs)
         self.queued_bytes += request.size
-        self.queued_by_tenant[tenant] = held + request.count
+        self.bytes_by_tenant[tenant] += request.size
+        self.queued_by_tenant[tenant] += request.count
+
+    def _check_inputs(self, count: int, tenant: str) -> None:
+        quota, held = self.quotas.get(tenant), self.queued_by_tenant[tenant]
+        if quota is None and self.max_inputs is not None:
+            quota = int(self.share * self.max_inputs)
+        if quota is not None and held + count > quota:
+            if count > quota:
+                raise RefusedError(
+                    f"{count} inputs in one request; the quota is {quota}: send fewer.", None
+                )
+            raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
+        waiting = sum(len(queue.waiting) for queue in self.queues)
+        if self.max_inputs is not None and waiting + count > self.max_inputs:
+            raise RefusedError(f"{waiting} inputs are queued already.", 1.0)
+
+    def _check_bytes(self, size: int, tenant: str) -> None:
+        if self.max_bytes is None:
+            return
+        own = self.bytes_by_tenant[tenant]
+        if size > self.max_bytes:
+            raise RefusedError(
+                f"{size} bytes of inputs in one request; at most {self.max_bytes} are queued: send "
+                f"fewer.",
+                None,
+            )
+        if self.queued_bytes + size > self.max_bytes:
+            raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
+        if own and own + size > self.share * self.max_bytes:
+            raise RefusedError(f"This tenant has {own} bytes queued already.", 1.0)
 
     def next_job(self, now: float) -> tuple[Job | None, list[InferenceRequest]]:
         """Choose what the engine does next, and the requests that ended without it.
@@ -102,9 +138,7 @@ class Batcher:
         elsewhere = sum(other.backlog() for other in busy if other is not queue)
         job = queue.policy.next_job(queue.waiting, now, elsewhere)
         assert job is not None
-        taken = set(map(id, job.inputs))
-        queue.waiting = [queued for queued in queue.waiting if id(queued) not in taken]
-        for queued in job.inputs:
+        for queued in queue.take(job.inputs):
             self._leave(queued)
         self._start(job, queue, now)
         return job, ended
@@ -171,10 +205,8 @@ class Batcher:
         queue = request.queue
         if isinstance(error, TimeoutError):
             queue.policy.missed_deadline()
-        for queued in queue.waiting:
-            if queued.request is request:
-                self._leave(queued)
-        queue.waiting = [queued for queued in queue.waiting if queued.request is not request]
+        for queued in queue.leave(request):
+            self._leave(queued)
         queue.reruns = [pair for pair in queue.reruns if pair[0].request is not request]
         return [request]
 
@@ -203,7 +235,9 @@ class Batcher:
         request = queued.request
         self.queued_by_tenant[request.tenant] -= 1
         rest = request.size % request.count if queued.row == 0 else 0
-        self.queued_bytes -= request.size // request.count + rest
+        size = request.size // request.count + rest
+        self.queued_bytes -= size
+        self.bytes_by_tenant[request.tenant] -= size
 
     def _start(self, job: Job, queue: ModelQueue, now: float) -> None:
         job.started = now
@@ -215,9 +249,11 @@ class Batcher:
         for queue in self.queues:
             policy = queue.policy
             soonest = [now + policy.correction * point.seconds(1) for point in policy.points]
-            for queued in list(queue.waiting):
-                if soonest[queued.nearest_allowed(policy.fastest)] > queued.deadline:
-                    late += self.end(queued.request, TimeoutError("The deadline has passed."))
+            urgent = (block for block in queue.waiting.blocks if block.earliest < max(soonest))
+            for block in list(islice(urgent, CLOSE_BLOCKS)):  # the others' timers end them too
+                for queued in block.inputs:
+                    if soonest[queued.nearest_allowed(policy.fastest)] > queued.deadline:
+                        late += self.end(queued.request, TimeoutError("The deadline has passed."))
         return late
 
     def _rerun(self, now: float) -> tuple[Job | None, list[InferenceRequest]]:

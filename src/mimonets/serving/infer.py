@@ -6,27 +6,28 @@ sees them. Everything else goes on to the application, which also has the route 
 the schema and for servers that mount it below another path.
 """
 
-import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 from fastapi import FastAPI
 
-from mimonets.serving.protocol import decode_request, encode_response
+from mimonets.serving.bodies import Body, Receive
+from mimonets.serving.protocol import decode_request, encode_response, largest_body
 from mimonets.serving.request_options import RequestError
-from mimonets.serving.server import CountedRequest, Server, ServerSettings
+from mimonets.serving.server import CountedRequest, Server
 from mimonets.serving.tenants import Tenant
 
 log = logging.getLogger(__name__)
-Receive = Callable[[], Awaitable[Any]]
 Headers = list[tuple[bytes, bytes]]
 JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\[\]]+))(?::[0-9]{1,5})?")
+ON_LOOP, BINARY_ON_LOOP = 2**14, 2**19  # bytes of a body that are decoded at once: some ms
 FAULT = "An error inside the server; its log says more."
 
 
@@ -41,10 +42,9 @@ class App(FastAPI):
         """Answer one request."""
         model = None
         if scope["type"] == "http":
-            hosts = self._server.settings.hosts
-            if hosts is not None and not is_called_by(hosts, scope["headers"]):
-                body = write_error(f"This server answers to {', '.join(hosts)}.")
-                await _reply(send, 421, [JSON_TYPE], body)
+            refused = self._refuse(scope)
+            if refused is not None:
+                await _reply(send, refused.status, [JSON_TYPE], write_error(refused))
                 return
             if scope["method"] == "POST" and not scope.get("root_path"):
                 model = model_in_path(scope["path"])
@@ -57,6 +57,20 @@ class App(FastAPI):
             log.exception("an inference request failed")
             found = 500, [JSON_TYPE], write_error(FAULT)
         await _reply(send, *found)
+
+    def _refuse(self, scope: Any) -> RequestError | None:
+        """Say what is wrong with a request before anything of it is looked at."""
+        hosts, headers = self._server.settings.hosts, scope["headers"]
+        if scope.get("http_version") == "0.9":
+            return RequestError(400, "HTTP/0.9 is not spoken here: use HTTP/1.1.")
+        if sum([name == b"host" for name, _ in headers]) > 1:
+            return RequestError(400, "A request has one header Host.")
+        if hosts is not None and not is_called_by(hosts, headers):
+            return RequestError(421, f"This server answers to {', '.join(hosts)}.")
+        changes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if changes and self._server.tenants.is_open and is_cross_site(headers):
+            return RequestError(403, "Pages of other sites may not send requests to this server.")
+        return None
 
 
 async def _reply(send: Any, status: int, headers: Headers, body: bytes) -> None:
@@ -74,10 +88,25 @@ def is_called_by(hosts: Sequence[str], headers: Headers) -> bool:
     False
     """
     host = next((value for name, value in headers if name == b"host"), None)
-    try:  # browsers send one; urlsplit remembers what it was asked before
-        return host is None or urlsplit(b"//" + host).hostname in {name.encode() for name in hosts}
-    except ValueError:
-        return False
+    if host is None:  # browsers send one
+        return True
+    found = HOST.fullmatch(host.decode("latin-1").lower())
+    return found is not None and (found[1] or found[2]) in hosts
+
+
+def is_cross_site(headers: Headers) -> bool:
+    """Tell whether a browser says that another site's page sends this; keys stop that elsewhere.
+
+    >>> is_cross_site([(b"host", b"localhost:8000"), (b"origin", b"http://localhost:8000")])
+    False
+    >>> is_cross_site([(b"host", b"localhost:8000"), (b"origin", b"http://localhost:3000")])
+    True
+    """
+    given = dict(headers)
+    if given.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
+        return True
+    origin, host = given.get(b"origin"), given.get(b"host", b"")
+    return origin is not None and origin.lower().partition(b"://")[2] != host.lower()
 
 
 def model_in_path(path: str) -> tuple[str, str | None] | None:
@@ -108,18 +137,29 @@ async def infer(
         with CountedRequest(server, name):
             tenant = find_tenant(server, given)
             found = server.find(name, number)
-            body = await read_body(receive, given, server.settings)
-            found = server.renew(found, number)
             length = given.get(b"inference-header-content-length")
-            header, inputs = decode_request(
-                body,
-                None if length is None else length.decode("latin-1"),
-                found.network.input_spec,
-                takes_short=found.network.takes_short,
-                max_inputs=server.settings.max_inputs,
-                known=found.headers,
-            )
+            spec, settings = found.network.input_spec, server.settings
+            most = min(settings.max_body, largest_body(spec, settings.max_inputs))
             leaves = partial(client_leaves, receive)
+            with Body(server.bodies, tenant.name) as body:
+                content = await body.read(receive, given, most)
+                found = server.renew(found, number)
+                decode = partial(
+                    decode_request,
+                    content,
+                    None if length is None else length.decode("latin-1"),
+                    found.network.input_spec,
+                    takes_short=found.network.takes_short,
+                    max_inputs=settings.max_inputs,
+                    known=found.headers,
+                )
+                if len(content) <= (ON_LOOP if length is None else BINARY_ON_LOOP):
+                    header, inputs = decode()
+                else:
+                    until = begun + settings.body_timeout
+                    header, inputs = await server.decoders.run(
+                        tenant.name, until, leaves, lambda check: decode()
+                    )
             request = await server.answer(found, inputs, header.options, tenant, leaves, begun)
     except RequestError as problem:
         return problem.status, error_headers(problem), write_error(problem)
@@ -164,33 +204,6 @@ def find_tenant(server: Server, headers: Mapping[bytes, bytes]) -> Tenant:
     if tenant is None:
         raise RequestError(401, "A key is needed: send it as `Authorization: Bearer KEY`.")
     return tenant
-
-
-async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], settings: ServerSettings
-) -> bytes:
-    """Read a body, counted while it streams; compressed ones are not taken."""
-    if headers.get(b"content-encoding", b"identity") != b"identity":
-        raise RequestError(415, "Compressed requests are not taken: send the body as it is.")
-    too_large = RequestError(413, f"A request may have at most {settings.max_body} bytes.")
-    announced = headers.get(b"content-length", b"0")
-    if announced.isdigit() and (len(announced) > 15 or int(announced) > settings.max_body):
-        raise too_large
-    parts, size, is_more = [], 0, True
-    try:
-        async with asyncio.timeout(settings.body_timeout):
-            while is_more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestError(499, "The client left.")
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > settings.max_body:
-                    raise too_large
-                is_more = message.get("more_body", False)
-    except TimeoutError:
-        raise RequestError(408, f"The body took over {settings.body_timeout:g} s.") from None
-    return b"".join(parts)
 
 
 async def client_leaves(receive: Receive) -> None:

@@ -15,8 +15,8 @@ LARGEST_VALUE = 1000.0  # of images whose mean and deviation are not known
 
 def check_inputs(tensor: Array, spec: InputSpec, *, takes_short: bool) -> Array:
     """Refuse what the network cannot take; prepare raw pixels; fill up short sequences."""
-    if spec.kind == "image":
-        return _check_images(tensor, spec)
+    if spec.kind != "tokens":
+        return _check_numbers(tensor, spec)
     if tensor.dtype.kind not in "iu":
         raise RequestError(400, f"Token ids are INT64 or INT32, not {tensor.dtype}.")
     fits = tensor.ndim == len(spec.shape) + 1 and tensor.shape[1:-1] == spec.shape[:-1]
@@ -32,9 +32,10 @@ def check_inputs(tensor: Array, spec: InputSpec, *, takes_short: bool) -> Array:
     return filled
 
 
-def _check_images(tensor: Array, spec: InputSpec) -> Array:
-    if tensor.dtype.kind == "i":
-        raise RequestError(400, "Images are FP32, or UINT8 for raw pixels.")
+def _check_numbers(tensor: Array, spec: InputSpec) -> Array:
+    if tensor.dtype.kind == "i" or (tensor.dtype == np.uint8 and spec.kind == "array"):
+        wanted = "Images are FP32, or UINT8 for raw pixels."
+        raise RequestError(400, wanted if spec.kind == "image" else "Inputs are FP32.")
     if tensor.dtype == np.uint8:
         raw = spec.original if spec.original is not None else spec.shape[1:]
         if tensor.ndim != 4 or tensor.shape[1:] != (spec.shape[0], *raw):
@@ -44,7 +45,7 @@ def _check_images(tensor: Array, spec: InputSpec) -> Array:
                 f"not {tensor.shape}.",
             )
         return np.ascontiguousarray(spec.prepare(tensor), dtype=np.float32)
-    if tensor.ndim != 4 or tensor.shape[1:] != spec.shape:
+    if tensor.shape[1:] != spec.shape:
         raise _wrong_shape(tensor, spec)
     largest = largest_value(spec)
     if not (tensor.max() <= largest and tensor.min() >= -largest):  # nan is neither

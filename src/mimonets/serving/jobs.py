@@ -120,6 +120,11 @@ class Backlog:
         made._now, made.seconds = self._now, self.seconds
         return made
 
+    def skip(self, seconds: float) -> None:
+        """Add inputs of which only their time is known; nobody joins their groups."""
+        self._now += seconds
+        self.seconds = max(self.seconds, self._now)
+
     def add(self, queued: QueuedInput) -> float:
         """Add an input; returns the seconds that all of them need."""
         index = queued.nearest_allowed(self._index)

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ class Metrics:
         # (when, seconds, active streams) of answers
         self.recent: deque[tuple[float, float, int]] = deque(maxlen=20_000)
         self._offered: deque[float] = deque(maxlen=50_000)
+        self._window_at, self._window = -inf, dict[str, float]()
 
         def make(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> Any:
             return kind(f"mimonets_{name}", text, labels, registry=self.registry, **more)
@@ -99,8 +101,11 @@ class Metrics:
         return generate_latest(self.registry)
 
     def window(self, seconds: float = 2.0) -> dict[str, float]:
-        """Summarise the last seconds for the page."""
-        since = self._clock() - seconds
+        """Summarise the last seconds for the page; all pages of a tenth of a second share it."""
+        now = self._clock()
+        if now < self._window_at + 0.1:
+            return self._window
+        since = now - seconds
         recent = list(takewhile(lambda entry: entry[0] >= since, reversed(self.recent)))
         offered = sum(1 for _ in takewhile(lambda when: when >= since, reversed(self._offered)))
         found = {"offered": offered / seconds, "throughput": len(recent) / seconds}
@@ -109,6 +114,7 @@ class Metrics:
             found["p50_ms"] = float(1000 * np.percentile(latencies, 50))
             found["p99_ms"] = float(1000 * np.percentile(latencies, 99))
             found["active_streams"] = float(np.mean([entry[2] for entry in recent]))
+        self._window_at, self._window = now, found
         return found
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mimonets._answers import names_of, parts_of
 from mimonets._inputs import InputSpec
 from mimonets._operating_point import OperatingPoint
 from mimonets.serving.operating_points import (
@@ -21,6 +22,7 @@ from mimonets.serving.operating_points import (
     useful_points,
 )
 
+VALUES = "values"  # the name of answers that are numbers, where there is one output
 PADDING = -1  # fills token ids up to the full length; the engine gets a mask in its place
 
 
@@ -54,6 +56,7 @@ class Network:
             raise ValueError(f"{name} has no operating points: there is nothing to serve.")
         self.name, self.input_spec, self.points = name, input_spec, list(points)
         self.takes_short = takes_short and input_spec.kind == "tokens"  # below the full length
+        self.answer_shapes: dict[str, tuple[int, ...]] = {}  # by output, once it ran
 
     def example(self, count: int) -> Array:
         """Make inputs to measure with."""
@@ -72,13 +75,19 @@ class Network:
                 short[..., -1] = PADDING
                 point.run(short)
             answers = np.asarray(point.run(example))
-            if answers.ndim > 2:
-                sizes = " x ".join(map(str, answers.shape[1:]))
+            if not np.isfinite(numbers_in(answers)).all():
                 raise ValueError(
-                    f"{self.name} answers each input with {sizes} numbers, and the server gives "
-                    f"one label for each: networks that answer every token, such as "
-                    f"head='next_token', are run by mimonets.Engine."
+                    f"{self.name} gives answers that are not finite at {point.name}: its weights "
+                    f"are damaged, or it diverged in training."
                 )
+            if answers.ndim > 2:  # numbers for every position, which name no class of the input
+                self.input_spec = replace(self.input_spec, answers="values")
+            names = answers.dtype.names
+            self.answer_shapes = (
+                {name: answers.dtype[name].shape for name in names}
+                if names
+                else {VALUES: answers.shape[1:]}
+            )
 
     def measure(
         self,
@@ -214,14 +223,42 @@ def _runner(engine: EngineLike, active: int) -> Run:
 
     def run(inputs: Array) -> Array:
         if not np.issubdtype(inputs.dtype, np.integer):
-            return np.asarray(engine(inputs, active_streams=active))
+            return side_by_side(engine(inputs, active_streams=active))
         real = inputs != PADDING
         if not takes_mask or real.all():
-            return np.asarray(engine(inputs, active_streams=active))
+            return side_by_side(engine(inputs, active_streams=active))
         masked: Any = engine
-        return np.asarray(masked(np.where(real, inputs, 0), active_streams=active, mask=real))
+        return side_by_side(masked(np.where(real, inputs, 0), active_streams=active, mask=real))
 
     return run
+
+
+def side_by_side(answers: Any) -> Array:
+    """Make one array of answers; several outputs become its fields, by name.
+
+    >>> side_by_side((np.zeros((2, 3)), np.ones((2, 5, 5)))).dtype["1"].shape
+    (5, 5)
+    """
+    names = names_of(answers)
+    if not names:
+        return np.asarray(answers)
+    arrays = [np.asarray(part, dtype=np.float32) for part in parts_of(answers)]
+    fields = [(name, "<f4", part.shape[1:]) for name, part in zip(names, arrays, strict=True)]
+    joined = np.empty(len(arrays[0]), dtype=fields)
+    for name, part in zip(names, arrays, strict=True):
+        joined[name] = part
+    return joined
+
+
+def numbers_in(answers: Array) -> Array:
+    """Give all numbers of answers, a row per input.
+
+    >>> numbers_in(side_by_side((np.zeros((2, 3)), np.ones((2, 1))))).shape
+    (2, 4)
+    """
+    count = len(answers)
+    flat = np.ascontiguousarray(answers).view("<f4") if answers.dtype.names else answers
+    return flat.reshape(count, flat.size // max(count, 1))
 
 
 def _takes_mask(engine: EngineLike) -> bool:

@@ -14,13 +14,16 @@ Pure: the time is always an argument.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from math import ceil, inf
 
 from mimonets._config import Config, integer
 from mimonets.serving.jobs import Backlog, Group, Job, QueuedInput
 from mimonets.serving.operating_points import ServedPoint
+from mimonets.serving.waiting_line import WaitingLine
 
 MISS_FACTOR = 1.1  # the safety factor grows by 10 % with every late job
 DECAY = MISS_FACTOR ** (-1 / 99)  # and is steady if one job in 100 is late: a 99th percentile
@@ -33,6 +36,8 @@ TRUST_DOUBLES_AFTER = 200.0  # time budgets without a refusal
 LONGEST_BUDGET = 1.0  # seconds; of a longer one, so much counts
 CALL_SHARE = 0.05  # of a job's time that its calls may take: larger jobs would be better
 CORRECTION_RATE = 0.05  # how fast the running correction forgets
+FEW = 16  # inputs that are looked at one by one: a bound would not be faster
+CLOSE_BLOCKS = 2  # of a long queue that are looked into where a bound does not decide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +79,7 @@ class Policy:
         """Index of the fastest point."""
         return len(self.points) - 1
 
-    @property
+    @cached_property
     def most_passes(self) -> int:
         """Passes of the largest job at the fastest point: as few as make calls cheap.
 
@@ -143,13 +148,13 @@ class Policy:
         first = bisect_left(queue, inputs[0].place, key=lambda queued: queued.place)
         for queued in queue[:first]:
             backlog.add(queued)
-        worst, factor = -inf, self.factor
-        for queued in inputs:
-            late = start + factor * backlog.add(queued) - self.admission_deadline(queued)
-            worst = max(worst, late)
-        for queued in queue[first:]:
-            worst = max(worst, start + factor * backlog.add(queued) - queued.deadline)
-        return worst
+        worst = max([start + self.late(backlog, queued, is_new=True) for queued in inputs])
+        return max([worst, *(start + self.late(backlog, queued) for queued in queue[first:])])
+
+    def late(self, backlog: Backlog, queued: QueuedInput, *, is_new: bool = False) -> float:
+        """Add an input to a backlog that starts at 0, and say by how much it is late then."""
+        until = self.admission_deadline(queued) if is_new else queued.deadline
+        return self.factor * backlog.add(queued) - until
 
     def next_job(
         self, queue: Sequence[QueuedInput], now: float, elsewhere: float = 0.0
@@ -181,7 +186,7 @@ class Policy:
         open_groups: dict[object, Group] = {}
         # Far down the queue little is left to fill; looking there would take time in every job.
         widest = max(point.inputs_per_pass for point in self.points)  # some may ask for that
-        for queued in queue[: 4 * passes * widest]:
+        for queued in islice(queue, 4 * passes * widest):
             if len(groups) == passes and not open_groups:
                 break
             allowed = queued.nearest_allowed(index)
@@ -233,9 +238,27 @@ class Policy:
     ) -> bool:
         """Tell whether every prefix of the queue is done in its part of the time budget."""
         backlog = Backlog(self.points, index, passes)
-        start, factor, kept = now + elsewhere, self.factor, 1 - self.theta(now)
-        for queued in queue:
-            latest = queued.deadline - kept * (queued.deadline - queued.arrival)
-            if start + factor * backlog.add(queued) > latest:
+        start, factor, theta = now + elsewhere, self.factor, self.theta(now)
+
+        def in_time(inputs: Iterable[QueuedInput]) -> bool:
+            for queued in inputs:
+                latest = theta * queued.deadline + (1 - theta) * queued.arrival
+                if start + factor * backlog.add(queued) > latest:
+                    return False
+            return True
+
+        if len(queue) <= FEW:
+            return in_time(queue)
+        line = queue if isinstance(queue, WaitingLine) else WaitingLine(queue)
+        close = 0
+        for block, seconds in zip(
+            line.blocks, line.bounds(self.points, index, passes), strict=True
+        ):
+            latest = theta * block.earliest + (1 - theta) * block.oldest
+            if start + factor * (backlog.seconds + seconds) <= latest:
+                backlog.skip(seconds)
+                continue
+            close += 1
+            if close > CLOSE_BLOCKS or not in_time(block.inputs):
                 return False
         return True

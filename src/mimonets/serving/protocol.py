@@ -15,12 +15,13 @@ from mimonets._inputs import InputSpec
 from mimonets._messages import short
 from mimonets.serving.input_checks import check_inputs, flatten, numbers_of
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
-from mimonets.serving.networks import Network
+from mimonets.serving.networks import VALUES, Network
 from mimonets.serving.operating_points import Array
 from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
 
 MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
 PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
+LONGEST_JSON = 8 * 2**20  # bytes: all threads wait while JSON is decoded
 INPUT, OUTPUTS = "input", ("logits", "probabilities", "label")
 DATATYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
@@ -82,18 +83,23 @@ def decode_request(
     text = bytes(body[:cut])
     header = known.get(text) if known is not None else None
     if header is None:
-        longest = BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
+        longest = min(largest_body(spec, max_inputs), LONGEST_JSON)
         if len(text) > longest:
             raise RequestError(
                 413,
-                f"{len(text)} bytes of JSON; {max_inputs} inputs of this network take at most "
-                f"{longest}: send fewer, or binary tensors.",
+                f"{len(text)} bytes of JSON; at most {longest} are taken for this network: send "
+                f"fewer inputs, or binary tensors.",
             )
         header = _read_header(text, spec, max_inputs)
         if known is not None:
             known.remember(text, header)
     tensor = _read_tensor(header, body[cut:])
     return header, check_inputs(tensor, spec, takes_short=takes_short)
+
+
+def largest_body(spec: InputSpec, max_inputs: int) -> int:
+    """Give the most bytes that a request to a network needs, as JSON or with a binary tensor."""
+    return BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
 
 
 def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:
@@ -113,11 +119,10 @@ def encode_response(
     request: InferenceRequest, asked: RequestHeader, spec: InputSpec
 ) -> tuple[bytes, int | None]:
     """Encode the answers; returns the body and, if it has binary tensors, the header's length."""
-    answers = [answer for answer in request.answers if answer is not None]
-    if len(answers) == 1:
-        logits = answers[0].output[np.newaxis].astype(np.float32, copy=False)
-    else:
-        logits = np.stack([answer.output for answer in answers]).astype(np.float32, copy=False)
+    found = [answer.output for answer in request.answers if answer is not None]
+    logits = np.asarray(found[0])[np.newaxis] if len(found) == 1 else np.stack(found)
+    if not logits.dtype.names:
+        logits = logits.astype(np.float32, copy=False)
     tensors, raw = [], b""
     for wanted, binary, classes in asked.outputs:
         described, data = _output(wanted, logits, classes, spec)
@@ -134,6 +139,8 @@ def encode_response(
     if asked.id is not None:
         header["id"] = asked.id
     header["parameters"] = response_parameters(request)
+    if spec.answers == "values":
+        del header["parameters"]["confidence"]  # which classes have
     text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     is_binary = any(binary for _, binary, _ in asked.outputs)
     return (text + raw, len(text)) if is_binary else (text, None)
@@ -170,7 +177,7 @@ def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
     sizes: list[int] = [-1, *spec.shape]
     if network.takes_short:
         sizes[-1] = -1
-    datatype = "FP32" if spec.kind == "image" else "INT64"
+    datatype = "INT64" if spec.kind == "tokens" else "FP32"
     modes = [
         {
             "active_streams": point.inputs_per_pass,
@@ -187,12 +194,22 @@ def describe(queue: ModelQueue, network: Network, slo: float) -> dict[str, Any]:
         "platform": "mimonets",
         "inputs": [{"name": INPUT, "datatype": datatype, "shape": sizes}],
         "outputs": [
-            {"name": "logits", "datatype": "FP32", "shape": [-1, -1]},
-            {"name": "probabilities", "datatype": "FP32", "shape": [-1, -1]},
-            {"name": "label", "datatype": "INT64", "shape": [-1]},
+            {
+                "name": name,
+                "datatype": "INT64" if name == "label" else "FP32",
+                "shape": [-1, *network.answer_shapes.get(name, () if name == "label" else (-1,))],
+            }
+            for name in outputs_of(spec)
         ],
         "parameters": {"modes": modes, "slo_ms": 1000 * slo, **labels},
     }
+
+
+def outputs_of(spec: InputSpec) -> tuple[str, ...]:
+    """Name the outputs that can be asked for: of values there is no label and no probability."""
+    if spec.answers != "values":
+        return OUTPUTS
+    return spec.outputs or (VALUES,)
 
 
 def _read_length(text: str) -> int:
@@ -245,7 +262,7 @@ def _read_header(text: bytes, spec: InputSpec, max_inputs: int) -> RequestHeader
         data=found.get("data"),
         options=read_options(parameters),
         id=identity,
-        outputs=_read_outputs(header, binary=parameters.get("binary_data_output") is True),
+        outputs=_read_outputs(header, spec, binary=parameters.get("binary_data_output") is True),
     )
 
 
@@ -274,21 +291,28 @@ def _read_tensor(header: RequestHeader, raw: bytes) -> Array:
         return values.astype(dtype).reshape(shape)
 
 
-def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, bool, int], ...]:
-    found = header.get("outputs")
+def _read_outputs(
+    header: dict[str, Any], spec: InputSpec, *, binary: bool
+) -> tuple[tuple[str, bool, int], ...]:
+    found, names = header.get("outputs"), outputs_of(spec)
+    is_values = spec.answers == "values"
     if not found:
-        return (("logits", binary, 0),)
+        return tuple((name, binary, 0) for name in (names if is_values else names[:1]))
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise RequestError(400, "outputs must be a list of objects with a name.")
     wanted: list[tuple[str, bool, int]] = []
     for one in found:
         name = one.get("name")
-        if name not in OUTPUTS:
-            raise RequestError(400, f"Outputs are {', '.join(OUTPUTS)}, not {short(name)}.")
+        if name not in names:
+            raise RequestError(400, f"Outputs are {', '.join(names)}, not {short(name)}.")
         if any(name == known for known, _, _ in wanted):
             raise RequestError(400, f"outputs name {name} twice: ask for each once.")
         parameters = _mapping(one, "parameters")
         classes = parameters.get("classification", 0)
+        if classes and is_values:
+            raise RequestError(
+                400, "classification: this network answers with values, not classes."
+            )
         if classes and not is_count(classes):
             raise RequestError(400, f"classification={short(classes)} must be an integer >= 1.")
         wanted.append((name, parameters.get("binary_data", binary) is True, classes))
@@ -298,6 +322,11 @@ def _read_outputs(header: dict[str, Any], *, binary: bool) -> tuple[tuple[str, b
 def _output(
     wanted: str, logits: Array, classes: int, spec: InputSpec
 ) -> tuple[dict[str, Any], bytes]:
+    if spec.answers == "values":
+        values: Array = logits[wanted] if logits.dtype.names else logits
+        values = np.ascontiguousarray(values)
+        described = {"name": wanted, "datatype": "FP32", "shape": list(values.shape)}
+        return {**described, "data": values.ravel()}, values.tobytes()
     flat = logits.reshape(len(logits), -1)
     if classes:
         scores = flat if wanted == "logits" else softmax(flat)
@@ -311,7 +340,7 @@ def _output(
         shape = list(best.shape)
         return {"name": wanted, "datatype": "BYTES", "shape": shape, "data": words}, raw
     if wanted == "label":
-        values: Array = flat.argmax(axis=1).astype(np.int64)
+        values = flat.argmax(axis=1).astype(np.int64)
     else:
         values = logits if wanted == "logits" else softmax(flat).astype(np.float32)
     kind = "INT64" if wanted == "label" else "FP32"

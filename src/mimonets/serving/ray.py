@@ -26,6 +26,7 @@ def on_ray(
     *,
     replicas: int | tuple[int, int] = 2,
     cpus: float = 1.0,
+    gpus: float = 0.0,
 ) -> Any:
     """Describe an application for ``ray.serve.run``.
 
@@ -33,6 +34,7 @@ def on_ray(
         make_server: called in every replica; Ray sends it there, so it must pickle.
         replicas: how many, or the fewest and the most of them.
         cpus: cores that each takes.
+        gpus: GPUs that each takes, also a fraction of one; without, Ray shows it none.
     """
     serve = need("ray.serve", "ray[serve]", extra="ray", what="Scaling out")
 
@@ -54,7 +56,7 @@ def on_ray(
     options: dict[str, Any] = {
         "name": "mimonets",
         "max_ongoing_requests": ONGOING,
-        "ray_actor_options": {"num_cpus": cpus},
+        "ray_actor_options": {"num_cpus": cpus, "num_gpus": gpus},
         "health_check_period_s": 2,
         "health_check_timeout_s": 5,
         "graceful_shutdown_timeout_s": GRACE,
@@ -93,6 +95,7 @@ def run_on_ray(
     *,
     replicas: int | tuple[int, int] = 2,
     cpus: float = 1.0,
+    gpus: float = 0.0,
     host: str = "127.0.0.1",
     port: int = 8000,
     block: bool = True,
@@ -107,7 +110,7 @@ def run_on_ray(
         os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way to others by default
         ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
     serve.start(http_options={"host": host, "port": port})
-    serve.run(on_ray(make_server, replicas=replicas, cpus=cpus), route_prefix="/")
+    serve.run(on_ray(make_server, replicas=replicas, cpus=cpus, gpus=gpus), route_prefix="/")
     print(f"Serving {replicas} replicas at http://{host}:{port}. Ctrl-C stops.", flush=True)
     if not block:
         return

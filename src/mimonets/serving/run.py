@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import socket
 import sys
 import warnings
 from ipaddress import ip_address
@@ -13,10 +14,13 @@ from typing import Any
 import uvicorn
 
 from mimonets.serving.app import make_app
-from mimonets.serving.server import Server
+from mimonets.serving.connections import connection_class
+from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
 
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
+BODY_GRACE = 1.0  # seconds for requests that are still being sent then
+LAST_WORDS = 1.0  # seconds for clients to read the last answers
 
 
 def is_loopback(host: str) -> bool:
@@ -49,13 +53,33 @@ class _Runner(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self._served = server
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self._served.is_draining and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._start_to_end)
         self._served.is_draining = True
         if sig == signal.SIGTERM:  # uvicorn would raise it again: nothing would be cleaned up
             self.should_exit = True
         else:
             super().handle_exit(sig, frame)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def _start_to_end(self) -> None:
+        self._served.bodies.end(BODY_GRACE)
+        self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        """Close what is left open once everything admitted is answered: clients may not read."""
+        await asyncio.sleep(BODY_GRACE)
+        while self._served.worker.is_busy:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(LAST_WORDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def check_host(host: str, server: Server) -> None:
@@ -66,23 +90,50 @@ def check_host(host: str, server: Server) -> None:
         )
 
 
-def run_server(
-    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: Any = None
-) -> None:
-    """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
-    check_host(host, server)
-    app = make_app(server, wait=False)
-    add_site(app, server, demo)
-    config = uvicorn.Config(
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Open the server's port at every address of a host."""
+    opened: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            opened.append(socket.socket(family, kind, protocol))
+            opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                opened[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            opened[-1].bind(address)
+    except OSError as error:
+        for one in opened:
+            one.close()
+        raise ValueError(
+            f"Port {port} of {host} cannot be opened ({error.strerror}): choose another one with "
+            f"--port, or another address with --host."
+        ) from None
+    return opened
+
+
+def make_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
+    """Say how HTTP is served."""
+    return uvicorn.Config(
         app,
-        host=host,
-        port=port,
+        http=connection_class(settings.header_timeout, settings.max_connections),
+        ws="none",
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=GRACE,
         server_header=False,
         proxy_headers=False,  # nothing here depends on where a request came from
     )
+
+
+def run_server(
+    server: Server, *, host: str = "127.0.0.1", port: int = 8000, demo: Any = None
+) -> None:
+    """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
+    check_host(host, server)
+    sockets = listen(host, port)
+    app = make_app(server, wait=False)
+    add_site(app, server, demo)
+    config = make_config(app, server.settings)
     runner = _Runner(config, server)
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
@@ -91,12 +142,12 @@ def run_server(
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
-        loop.run(_serve(runner, server, demo))
+        loop.run(_serve(runner, server, demo, sockets))
     if server.failure is not None:
         raise server.failure
 
 
-async def _serve(runner: _Runner, server: Server, demo: Any) -> None:
+async def _serve(runner: _Runner, server: Server, demo: Any, sockets: list[socket.socket]) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
@@ -116,7 +167,7 @@ async def _serve(runner: _Runner, server: Server, demo: Any) -> None:
     with contextlib.suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
         loop.add_signal_handler(signal.SIGHUP, start_reload)
     try:
-        await runner.serve()
+        await runner.serve(sockets)
     finally:
         if demo is not None:
             await demo.stop()

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mimonets._config import Config, integer
-from mimonets._messages import did_you_mean, short
+from mimonets._messages import did_you_mean, first_line, short
 from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
+from mimonets.serving.bodies import Bodies
+from mimonets.serving.decoders import Decoders
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
-from mimonets.serving.operating_points import Array
+from mimonets.serving.operating_points import Array, ServedPoint
 from mimonets.serving.policy import Policy, PolicySettings
 from mimonets.serving.protocol import KnownHeaders
 from mimonets.serving.request_options import RequestError, RequestOptions, make_request
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.worker import Worker, resolve
-
-DECODERS = 2  # threads that decode images and load models; never one per request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,23 @@ class ServerSettings(Config):
     policy: PolicySettings = field(default_factory=PolicySettings)
     max_body: int = integer(64 * 2**20, least=1024)  # bytes of one request
     max_inputs: int = integer(256)  # of one request
-    max_queued: int = integer(512 * 2**20, least=1024)  # bytes of all that waits
+    max_receiving: int = integer(128 * 2**20, least=1024)  # bytes of all bodies under way
+    max_image_body: int = integer(16 * 2**20, least=1024)  # bytes of one request with image files
+    max_queued: int = integer(256 * 2**20, least=1024)  # bytes of all that waits
+    max_queued_inputs: int = integer(65_536)  # of all that waits
     max_pixels: int = integer(16_000_000)  # of all image files of one request
+    header_timeout: float = 10.0  # seconds that a client may take to send its headers
     body_timeout: float = 30.0  # seconds that a client may take to send its request
+    max_connections: int = integer(1000)
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        if not 0 < self.slo <= 3600:
-            found.append(f"slo={self.slo!r} must be above 0 and at most 3600 seconds.")
+        for name in ("slo", "header_timeout", "body_timeout"):
+            value = getattr(self, name)
+            if not 0 < value <= 3600:
+                found.append(f"{name}={value!r} must be above 0 and at most 3600 seconds.")
         return found
 
 
@@ -74,11 +81,22 @@ class Server:
         self.loaders, self.clock = dict(loaders), clock
         self.settings = settings or ServerSettings()
         self.tenants = tenants or Tenants()
-        self.batcher = Batcher(max_bytes=self.settings.max_queued, quotas=self.tenants.quotas)
+        self.batcher = Batcher(
+            max_inputs=self.settings.max_queued_inputs,
+            max_bytes=self.settings.max_queued,
+            quotas=self.tenants.quotas,
+            share=self.tenants.share,
+        )
         self.worker = Worker(self.batcher, clock)
         self.metrics = Metrics(self.queued, clock)
         self.worker.on_job = self.metrics.job
-        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
+        self.bodies = Bodies(
+            most=self.settings.max_receiving,
+            share=self.tenants.share,
+            timeout=self.settings.body_timeout,
+        )
+        self.decoders = Decoders(clock, self.tenants.share)
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="load")
         self.models: dict[str, Version] = {}
         self.is_draining = False
         self.failure: BaseException | None = None  # why the models could not be loaded at the start
@@ -117,6 +135,7 @@ class Server:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.worker.stop, timeout)
         self.pool.shutdown(wait=False)
+        self.decoders.stop()
 
     async def load(self, name: str) -> Version:
         """Load a model, or load it again, without a gap.
@@ -127,10 +146,7 @@ class Server:
         if name not in self.loaders:
             raise self._unknown(name)
         async with self._loading:
-            loop = asyncio.get_running_loop()
-            network = await loop.run_in_executor(self.pool, self.loaders[name])
-            await loop.run_in_executor(self.pool, network.run_every_graph)
-            points = await self.worker.measure(network)
+            network, points = await self._open(name)
             self._loads[name] += 1
             queue = ModelQueue(name, Policy(points, self.settings.policy), str(self._loads[name]))
             version = Version(network, queue)
@@ -141,6 +157,18 @@ class Server:
         while old is not None and not self.worker.remove_queue(old.queue):
             await asyncio.sleep(0.005)
         return version
+
+    async def _open(self, name: str) -> tuple[Network, list[ServedPoint]]:
+        """Read, run and measure a network; whatever is wrong with it is one sentence."""
+        loop = asyncio.get_running_loop()
+        try:
+            network = await loop.run_in_executor(self.pool, self.loaders[name])
+            await loop.run_in_executor(self.pool, network.run_every_graph)
+            return network, await self.worker.measure(network)
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # of an engine, or of a network of the user's own
+            raise ValueError(f"{name} does not run: {first_line(error)}.") from error
 
     def find(self, name: str, version: str | None = None) -> Version:
         """Find a model; raises RequestError if it is unknown or not there yet."""
@@ -181,6 +209,10 @@ class Server:
         name, new, old = found.queue.name, found.network, version.network
         if (new.input_spec, new.takes_short) != (old.input_spec, old.takes_short):
             raise RequestError(503, f"{name} was loaded again and takes other inputs: ask again.")
+        if options.cascade and new.input_spec.answers == "values":
+            raise RequestError(
+                400, f"cascade: {name} answers with values, which have no confidence: leave it out."
+            )
         now, slo = self.clock(), self.settings.slo
         arrival = now if begun is None else begun
         request = make_request(found.queue, inputs, options, tenant, arrival=arrival, slo=slo)

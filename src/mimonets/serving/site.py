@@ -11,7 +11,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from mimonets._messages import short
-from mimonets.serving.app import authorise, json_response, read_request_body
+from mimonets.serving.app import authorise, json_response
+from mimonets.serving.bodies import Body
 from mimonets.serving.protocol import read_json
 from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server
@@ -27,6 +28,7 @@ SAFE = {
     "Cache-Control": "no-cache",
 }
 INTERVAL = 0.5  # seconds between two events
+LONGEST = 1000  # bytes that say the demo's load
 
 
 def add_site(app: FastAPI, server: Server, demo: Any = None) -> None:
@@ -63,8 +65,10 @@ def add_site(app: FastAPI, server: Server, demo: Any = None) -> None:
 
     @app.post("/v1/demo/load", include_in_schema=False)
     async def load(request: Request) -> Response:
-        authorise(request, server)
-        rate = read_json(await read_request_body(request, server), most=10).get("rate")
+        tenant = authorise(request, server)
+        with Body(server.bodies, tenant.name) as body:
+            content = await body.read(request.receive, dict(request.headers.raw), LONGEST)
+        rate = read_json(content, most=10).get("rate")
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise RequestError(400, "rate must be a number.")
         if not 0 <= rate <= demo.max_rate:

@@ -51,6 +51,12 @@ class Tenants:
         found = self._by_digest.values()
         return {tenant.name: tenant.quota for tenant in found if tenant.quota is not None}
 
+    @property
+    def share(self) -> float:
+        """Fraction of the server that one tenant may take; half of it if there are others."""
+        names = {tenant.name for tenant in self._by_digest.values()}
+        return 0.5 if len(names) > 1 else 1.0
+
     def find(self, key: str | None) -> Tenant | None:
         """Find the tenant of an API key; None if it is unknown."""
         if self.is_open:

@@ -17,7 +17,7 @@ import numpy as np
 from mimonets.serving.batcher import Batcher
 from mimonets.serving.jobs import Job, QueuedInput
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
-from mimonets.serving.networks import Network
+from mimonets.serving.networks import Network, numbers_in
 from mimonets.serving.operating_points import Array, ServedPoint
 from mimonets.serving.policy import DECAY, MISS_FACTOR
 
@@ -101,6 +101,11 @@ class Worker:
                 self._changed.notify()
             points = await asyncio.wrap_future(done)
         return points
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether something is queued or runs."""
+        return self._running is not None or not self.batcher.is_empty()
 
     def is_live(self, limit: float = 2.0) -> bool:
         """Tell whether queued work progresses: the thread lives and its job is not overdue."""
@@ -192,7 +197,7 @@ class Worker:
                 log.exception("%s failed on a batch of %d", queue.name, len(inputs))
                 self.errors += 1
                 outputs = np.full((len(inputs), 1), np.nan)
-            fine = np.asarray(np.isfinite(outputs.reshape(len(inputs), -1)).all(axis=1))
+            fine = np.asarray(np.isfinite(numbers_in(outputs)).all(axis=1))
             sure = confidence(outputs)
             for start in range(0, len(inputs), point.inputs_per_pass):
                 rows = range(start, min(start + point.inputs_per_pass, len(inputs)))
@@ -209,7 +214,7 @@ class Worker:
             output = queue.policy.points[0].answer(_side_by_side([queued]))
         except Exception:
             return {id(queued): RuntimeError(FAILED)}
-        if not np.isfinite(output).all():
+        if not np.isfinite(numbers_in(output)).all():
             return {}
         return {id(queued): (output[0], float(confidence(output)[0]))}
 
@@ -233,7 +238,7 @@ def confidence(outputs: Array) -> Array:
     >>> confidence(np.array([[0.0, 0.0], [0.0, 100.0]]))
     array([0.5, 1. ])
     """
-    rows = outputs.reshape(len(outputs), -1)
+    rows = numbers_in(outputs)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(1 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1))
 

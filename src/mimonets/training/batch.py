@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mimonets._answers import as_answers, each
 from mimonets.data.interface import IGNORED
 
 # b batch   t tokens
@@ -14,26 +15,34 @@ from mimonets.data.interface import IGNORED
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs with their labels, and with mixup the labels of what was mixed in."""
+    """Inputs with their labels, and with mixup the labels of what was mixed in.
+
+    Labels are a tensor with the inputs in front, or a tuple or dict of such tensors.
+    """
 
     inputs: Tensor
-    labels: Tensor
+    labels: Any
     mask: Tensor | None = None  # sequences only
-    mixed_in: Tensor | None = None  # labels of the partners, like labels
+    mixed_in: Any = None  # labels of the partners, like labels
     share: Tensor | float = 1.0  # how much of an input is its own; the rest is its partner's
 
     @classmethod
-    def of(cls, parts: tuple[Tensor, ...], device: torch.device) -> "Batch":
+    def of(cls, parts: tuple[Any, ...], device: torch.device) -> "Batch":
         """Take what a batches object yields to a device; to a GPU without waiting for it.
 
         A GPU wants images with their channels last.
         """
-        if device.type == "cuda":
-            parts = tuple(part if part.is_cuda else part.pin_memory() for part in parts)
-        inputs, *mask, labels = (part.to(device, non_blocking=True) for part in parts)
-        if device.type != "cpu" and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return cls(inputs, labels, mask[0] if mask else None)
+
+        def move(part: Tensor) -> Tensor:
+            if device.type == "cuda" and not part.is_cuda:
+                part = part.pin_memory()
+            return part.to(device, non_blocking=True)
+
+        *inputs, labels = parts
+        x, *mask = map(move, inputs)
+        if device.type != "cpu" and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return cls(x, each(move, as_answers(labels)), mask[0] if mask else None)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -43,9 +52,11 @@ class Batch:
         return replace(
             self,
             inputs=self.inputs[rows],
-            labels=self.labels[rows],
+            labels=each(lambda part: part[rows], self.labels),
             mask=None if self.mask is None else self.mask[rows],
-            mixed_in=None if self.mixed_in is None else self.mixed_in[rows],
+            mixed_in=None
+            if self.mixed_in is None
+            else each(lambda part: part[rows], self.mixed_in),
         )
 
     def mix(self, share: float, seed: int) -> "Batch":
@@ -63,7 +74,7 @@ class Batch:
         return replace(
             self,
             inputs=torch.lerp(self.inputs[order], self.inputs, share),
-            mixed_in=self.labels[order],
+            mixed_in=each(lambda part: part[order], self.labels),
             # A tensor: a number would make torch.compile start again at every step.
             share=torch.full((), share, device=self.inputs.device),
         )
@@ -99,7 +110,7 @@ class Batch:
         missing = -self.inputs.shape[-1] % step
         if self.mask is None or not missing:
             return self
-        per_token = self.labels.ndim > 1
+        per_token = isinstance(self.labels, Tensor) and self.labels.shape == self.inputs.shape
         return replace(
             self,
             inputs=F.pad(self.inputs, (0, missing)),
@@ -110,8 +121,9 @@ class Batch:
     @property
     def scored(self) -> Tensor:
         """How many answers count: inputs, or tokens that have a label. Stays on the device."""
-        if self.labels.ndim == 1:
-            return torch.full((), float(len(self.labels)), device=self.labels.device)
+        tokens = isinstance(self.labels, Tensor) and self.labels.ndim > 1
+        if not tokens or self.labels.is_floating_point():
+            return torch.full((), float(len(self)), device=self.inputs.device)
         return (self.labels != IGNORED).sum().float()
 
     def arguments(self) -> dict[str, Any]:

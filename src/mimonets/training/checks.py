@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
+from mimonets.training.footprint import has_features
 
 
 def check_fit(
@@ -56,6 +57,11 @@ def check_fit(
             f"set model.num_classes={classes}."
         )
     problems += image_problems(settings, getattr(getattr(batches, "data", None), "shape", None))
+    if config.recompute and not has_features(model):
+        problems.append(
+            f"recompute=true computes features of linear attention again, and {name} has none: set "
+            f"train.recompute=false."
+        )
     if config.keep == "best" and validation is None:
         problems.append(
             "keep=best chooses a model by validation data, and there is none: hold some out "
@@ -94,7 +100,7 @@ def image_problems(settings: Any, shape: Any) -> list[str]:
 def check_batch(data: tuple[Tensor, ...], model: Any, config: TrainConfig, *, last: bool) -> None:
     """Refuse batches of another size than the config promises; an epoch's last may be short."""
     streams = model.num_streams if config.per_stream else 1
-    wanted, found = config.batch_size * streams, len(data[-1])
+    wanted, found = config.batch_size * streams, len(data[0])
     if found > wanted or (found < wanted and not last):
         raise ValueError(
             f"A batch holds {found} inputs, and a step is made for {wanted} (batch_size="

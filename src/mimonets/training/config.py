@@ -9,7 +9,7 @@ from mimonets._config import Config, integer, is_integer, is_number, number
 
 OptimizerName = Literal["sgd", "adamw"]
 ScheduleName = Literal["onecycle", "linear-onecycle", "warmup-cosine", "warmup", "constant"]
-LossName = Literal["cross_entropy", "squared_error"]
+LossName = Literal["cross_entropy", "squared_error", "binary"]
 PrecisionName = Literal["32", "bf16"]
 SlowInputs = Literal["all", "per-stream"]
 LearningRateRule = Literal["keep", "linear", "sqrt"]
@@ -50,7 +50,8 @@ class TrainConfig(Config):
     seed: int = integer(0, least=0)  # decides modes, mixing and dropout, step by step
 
     # What is minimised: the task's loss and two penalties.
-    loss: LossName = "cross_entropy"  # or squared_error to targets of +1 and -1, as in DataMUX
+    # Or squared_error, to numbers, or to +1 and -1 for labels as in DataMUX; binary: 0 and 1.
+    loss: LossName = "cross_entropy"
     label_smoothing: float = number(0.0, least=0, below=1)
     mixup: float = number(1.0, least=0)  # alpha of the Beta distribution; 0: no mixing
     isometry: float = number(1e-4, least=0)  # gamma: weight of the isometry penalty, if any
@@ -94,7 +95,10 @@ class TrainConfig(Config):
 
     # How it runs.
     precision: PrecisionName = "32"  # or bf16: mixed precision
-    accumulate: int = integer(1)  # work on a batch in so many parts: less memory, the same step
+    # Work on a batch in so many parts: less memory, the same step, but batch norm sees each part
+    # by itself. auto: as few as fit into the memory of a CUDA device.
+    accumulate: int | Literal["auto"] = integer(1, words=("auto",))
+    recompute: bool = False  # features of linear attention again in the backward pass: less memory
     accelerator: str = "auto"  # or cpu, cuda, mps
     devices: int = integer(1)  # processes on this machine, which share every batch
     threads: int | None = integer(None, most=1024)  # CPU threads; None: as many as PyTorch chooses

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mimonets._answers import each
+from mimonets._inputs import KINDS
 from mimonets.checkpoints import load
 from mimonets.models import eval_mode
+from mimonets.models.surgery import answer_in
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.launch import make_fast
@@ -54,7 +57,7 @@ class Teacher:
         """
         return self.network is not self.student or active_streams > 1
 
-    def answer(self, batch: Batch) -> Tensor:
+    def answer(self, batch: Batch) -> Any:
         """Answer a batch, before the student does.
 
         A network that teaches itself changes its mode for this, and its batch norms must not move
@@ -62,8 +65,8 @@ class Teacher:
         """
         plain = self.call is self.network  # tensors of inference mode are not for compiled code
         with eval_mode(self.network, inference=plain):
-            logits: Tensor = self.call(batch.inputs, **self.options, **batch.arguments())
-        return logits.clone()  # what inference mode made cannot take part in a backward pass
+            answers = answer_in(self.call(batch.inputs, **self.options, **batch.arguments()))
+        return each(Tensor.clone, answers)  # no backward pass takes what inference mode made
 
 
 def make_teacher(
@@ -100,4 +103,4 @@ def _of(network: Any, what: str) -> Any:
     if what == "classes":
         return getattr(getattr(network, "config", None), "num_classes", None)
     spec = network.default_input_spec() if hasattr(network, "default_input_spec") else None
-    return None if spec is None else {"image": "images", "tokens": "token ids"}[spec.kind]
+    return None if spec is None else KINDS[spec.kind]

@@ -1,13 +1,16 @@
 """What is kept of a training: the numbers of an epoch, the best model, and the last one."""
 
+import math
+from collections.abc import Mapping
 from itertools import islice
 
 from torch import nn
 
 from mimonets.data.interface import Batches
-from mimonets.evaluation.accuracy import evaluate
+from mimonets.evaluation.accuracy import PointScore, evaluate
 from mimonets.layers import recalibrate, untrained_modes
 from mimonets.models import fixed_at, operating_points
+from mimonets.training.objective import judged_by_loss, note_values
 from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.stability import averaged
 from mimonets.training.state import TrainState
@@ -21,7 +24,7 @@ def end_epoch(state: TrainState, epoch: int) -> Row:
         "epoch": epoch + 1,
         "step": state.step,
         "loss": loss,
-        "accuracy": accuracy,
+        "accuracy": None if math.isnan(accuracy) else accuracy,  # where answers name no class
         "lr": state.lr,
         "skipped": skipped,
         "gradient_norm": state.filter.end_epoch(),
@@ -44,9 +47,12 @@ def validate(
     with averaged(state.average):
         calibrate(state, batches, modes)
         if fabric.is_global_zero:
-            measured = evaluate(state.model, validation, modes)
+            measured = _measure(state, validation, modes)
             found = {str(mode): result.as_dict() for mode, result in measured.items()}
-            mean = sum(result["accuracy"] for result in found.values()) / len(found)
+            goals = [
+                one["accuracy"] if "accuracy" in one else -one["loss"] for one in found.values()
+            ]
+            mean = sum(goals) / len(goals)
             if mean > state.best:
                 run.save_model(state.model, "best")
         found, mean = fabric.broadcast((found, mean))
@@ -54,6 +60,18 @@ def validate(
     if mean > state.best:  # the same on all processes
         state.best, state.best_step = mean, state.step
     return found
+
+
+def _measure(
+    state: TrainState, validation: Batches, modes: tuple[int, ...]
+) -> Mapping[int, PointScore]:
+    """Measure accuracy where inputs have one right class, else the loss and the metrics asked."""
+    config, loss = state.config, state.loss
+    labels = next(iter(validation.epoch(0)))[-1]
+    if not judged_by_loss(config, loss, state.metrics, labels):
+        return evaluate(state.model, validation, modes)
+    loss = config.loss if loss is None else loss
+    return evaluate(state.model, validation, modes, loss=loss, metrics=state.metrics)
 
 
 def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None = None) -> None:
@@ -86,6 +104,8 @@ def finish(state: TrainState, batches: Batches, run: RunFolder, history: list[Ro
     model, fabric, config = state.model, state.fabric, state.config
     if state.average is not None:
         state.average.load_into_model()
+    if history and history[-1]["accuracy"] is None:
+        note_values(model)
     keep = config.keep or ("best" if state.best_step else "last")
     weights = {"model": {name: value.clone() for name, value in model.state_dict().items()}}
     if state.best_step == state.step:

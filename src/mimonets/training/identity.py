@@ -20,6 +20,7 @@ FREE = frozenset(
         "data.download",
         "train.threads",
         "train.compile",
+        "train.recompute",
         "train.accelerator",
         "train.devices",
         "train.keep",

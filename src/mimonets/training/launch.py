@@ -15,6 +15,7 @@ from mimonets._messages import first_line
 from mimonets.layers.batch_norm import shared_statistics
 from mimonets.models import operating_points
 from mimonets.training.config import TrainConfig
+from mimonets.training.footprint import out_of_memory, set_recompute
 
 MOST_GRAPHS = 256  # of one function when compiled; PyTorch gives up after 8
 
@@ -91,8 +92,12 @@ def training_setup(model: nn.Module, config: TrainConfig, device: torch.device) 
                 torch.set_float32_matmul_precision("high")
                 torch.backends.cudnn.benchmark = True
             model.train()
+            set_recompute(model, config.recompute)
             yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(out_of_memory(model, config, device)) from error
     finally:
+        set_recompute(model, False)
         if device.type == "cuda":
             torch.set_float32_matmul_precision(precision)
             torch.backends.cudnn.benchmark = benchmark

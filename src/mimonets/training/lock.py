@@ -8,9 +8,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from mimonets._files import not_written
+
 LOCK_FILE = ".lock"
 HOLDER_FILE = ".trained-by.json"
 OURS = {LOCK_FILE, HOLDER_FILE}
+
+
+class FolderInUseError(ValueError):
+    """Another process trains into the folder."""
 
 
 class FolderLock:
@@ -25,7 +31,7 @@ class FolderLock:
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            raise ValueError(
+            raise FolderInUseError(
                 f"{self.folder} is being trained into by {self._holder()}: wait until it has "
                 f"ended, or choose another folder."
             ) from None
@@ -34,7 +40,12 @@ class FolderLock:
             "machine": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        (self.folder / HOLDER_FILE).write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        path = self.folder / HOLDER_FILE
+        try:
+            path.write_text(json.dumps(holder) + "\n", encoding="utf-8")
+        except OSError as error:
+            self.release(remove=True)
+            raise not_written(path, error) from error
 
     def release(self, *, remove: bool = False) -> None:
         """Give it back; with ``remove``, leave no file behind."""

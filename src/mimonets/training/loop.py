@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import Any, NoReturn
 
 from mimonets.data.interface import as_batches, on_device
+from mimonets.evaluation.metrics import metrics_of
 from mimonets.training.checks import check_batch, check_fit
 from mimonets.training.config import TrainConfig
 from mimonets.training.epoch_end import end_epoch, finish, slopes, validate
@@ -33,6 +34,8 @@ def train(
     run_dir: str | os.PathLike[str],
     validation: Any = None,
     teacher: Any = None,
+    loss: Any = None,
+    metrics: Any = (),
     resume: bool = False,
     recipe: Mapping[str, Any] | None = None,
     on_progress: Callable[[Row], object] | None = None,
@@ -50,6 +53,12 @@ def train(
             very end. Without it nothing is measured, and the last model is kept.
         teacher: a trained network to learn from, beside ``config.distill`` and its kin; for
             folders of ours there is ``config.teacher``. It is not kept with the run.
+        loss: a function of answers and labels in place of ``config.loss``. Answers and labels may
+            have any shape, and be tuples or dicts of tensors.
+        metrics: measured on the validation data beside the loss: names of
+            :data:`mimonets.evaluation.metrics.METRICS`, functions of answers and labels, or a dict
+            of them. With a loss or metrics of your own, or labels that are no classes, the best
+            model is the one with the smallest loss.
         resume: continue the run in ``run_dir``, to the same weights as if it had never stopped; it
             starts from the beginning if there is none yet.
         recipe: what else decides the run, such as the data's config; kept with it.
@@ -72,7 +81,7 @@ def train(
     with closing(run), training_setup(model, config, fabric.device), listening_for_stop() as stop:
         with fabric.rank_zero_first():
             run.open(Identity.of(model, config, recipe), resume=resume)
-        state = TrainState(fabric, model, config, len(batches), teacher)
+        state = TrainState(fabric, model, config, len(batches), teacher, loss, metrics_of(metrics))
         if resume:
             restore(state, run)
         history = run.rewind(state.step)

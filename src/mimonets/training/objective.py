@@ -3,64 +3,55 @@
 MIMONets, appendix B.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mimonets._answers import each, parts_of
 from mimonets.data.interface import IGNORED
+from mimonets.evaluation.metrics import class_last, has_classes, loss_of
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 
-# b batch   t tokens   c classes
 
-
-def task_loss(logits: Tensor, batch: Batch, config: TrainConfig) -> Tensor:
-    r"""Score answers (b, c), or (b, t, c) for next tokens, averaged over what has a label.
+def task_loss(answers: Any, batch: Batch, config: TrainConfig, loss: Any = None) -> Tensor:
+    r"""Score answers, averaged over what has a label: by ``config.loss``, or a function's own way.
 
     .. math:: \lambda \, \ell(y, l) + (1 - \lambda) \, \ell(y, l_\pi) \quad
         \text{for inputs mixed in the proportion } \lambda
     """
-    loss = _score(logits, batch.labels, config)
+    score = loss_of(config.loss if loss is None else loss, config.label_smoothing)
+    found = score(answers, batch.labels)
     if batch.mixed_in is None:
-        return loss
-    return torch.lerp(_score(logits, batch.mixed_in, config), loss, batch.share)
+        return found
+    return torch.lerp(score(answers, batch.mixed_in), found, batch.share)
 
 
-def _score(logits: Tensor, labels: Tensor, config: TrainConfig) -> Tensor:
-    if config.loss == "cross_entropy":
-        return F.cross_entropy(
-            logits.flatten(0, -2),
-            labels.flatten(),
-            ignore_index=IGNORED,
-            label_smoothing=config.label_smoothing,
-        )
-    wanted = F.one_hot(labels.clamp_min(0), logits.shape[-1]).to(logits.dtype)
-    wanted = torch.lerp(
-        wanted, torch.full_like(wanted, 1 / wanted.shape[-1]), config.label_smoothing
-    )
-    if labels.ndim == 1:
-        return F.mse_loss(logits, 2 * wanted - 1)
-    scored = labels != IGNORED  # counted on the device: no step waits for the number
-    errors = F.mse_loss(logits, 2 * wanted - 1, reduction="none").mean(dim=-1)
-    return (errors * scored).sum() / scored.sum()
-
-
-def taught_loss(logits: Tensor, batch: Batch, config: TrainConfig, taught: Tensor | None) -> Tensor:
+def taught_loss(
+    answers: Any, batch: Batch, config: TrainConfig, taught: Any, loss: Any = None
+) -> Tensor:
     r"""Score answers by the labels and by the teacher's answers, if it was asked.
 
     .. math:: (1 - w) \, \ell(y, l) + w \, T^2 \,
         \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr)
 
     with w = ``config.distill`` and T = ``config.temperature``. Without a teacher it is the task's
-    loss alone.
+    loss alone. Answers that are no logits of classes are compared by their squared difference.
     """
-    loss = task_loss(logits, batch, config)
+    found = task_loss(answers, batch, config, loss)
     if taught is None:
-        return loss
-    scored = None if batch.labels.ndim == 1 else batch.labels.flatten() != IGNORED
-    return torch.lerp(loss, soft_loss(logits, taught, scored, config.temperature), config.distill)
+        return found
+    labels = batch.labels
+    if has_classes(labels, answers):
+        scored = None if labels.ndim == 1 else labels.flatten() != IGNORED
+        rows, wanted = (class_last(one, labels) for one in (answers, taught))
+        soft = soft_loss(rows, wanted, scored, config.temperature)
+    else:
+        soft = loss_of("squared_error")(answers, each(Tensor.float, taught))
+    return torch.lerp(found, soft, config.distill)
 
 
 def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
@@ -96,27 +87,43 @@ def penalty(model: nn.Module, config: TrainConfig) -> Tensor | float:
 
 
 @torch.no_grad()
-def count_right(logits: Tensor, batch: Batch) -> Tensor:
-    """Count answers that name the label; of a mixture, the larger part's."""
+def count_right(answers: Any, batch: Batch) -> Tensor:
+    """Count answers that name the label; of a mixture, the larger part's. NaN without classes."""
     labels = batch.labels
+    if not has_classes(labels, answers):
+        return torch.full((), torch.nan, device=parts_of(answers)[0].device)
     if batch.mixed_in is not None:
         labels = torch.where(torch.as_tensor(batch.share) < 0.5, batch.mixed_in, labels)
-    return (logits.argmax(dim=-1) == labels).sum()
+    return (class_last(answers, labels).argmax(dim=-1) == labels).sum()
+
+
+def note_values(model: Any) -> None:
+    """Let a trained network say that its answers are values, to whoever exports or serves it."""
+    model.answer_kind = "values"
+    if getattr(model, "input_spec", None) is not None:
+        model.input_spec = replace(model.input_spec, answers="values")
+
+
+def judged_by_loss(config: TrainConfig, loss: Any, metrics: Any, labels: Any) -> bool:
+    """Tell whether validation goes by the loss, as no input has one right class."""
+    own = loss is not None or bool(metrics) or config.loss == "binary"
+    return own or not has_classes(labels) or labels.ndim > 2
 
 
 class Learner(nn.Module):
     """A network and what becomes of its answers: all that ``train.compile`` makes one graph of."""
 
-    def __init__(self, network: nn.Module, config: TrainConfig) -> None:
+    def __init__(self, network: nn.Module, config: TrainConfig, loss: Any = None) -> None:
         super().__init__()
         self.network = network
         self.config = config
+        self.loss = loss  # a function in place of the config's
 
     def forward(
         self,
         tensors: dict[str, Any],
         options: dict[str, Any],
-        taught: Tensor | None = None,
+        taught: Any = None,
         weight: Tensor | None = None,
         penalised: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,11 +137,14 @@ class Learner(nn.Module):
             penalised: whether to add the penalties.
         """
         batch = Batch(**tensors)
-        logits = self.network(batch.inputs, **options, **batch.arguments())
-        if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()
-        loss = taught_loss(logits, batch, self.config, taught)
+        answers = self.network(batch.inputs, **options, **batch.arguments())
+        answers = each(_not_half, answers)
+        loss = taught_loss(answers, batch, self.config, taught, self.loss)
         if weight is not None:
             loss = loss * weight
         total = loss + penalty(self.network, self.config) if penalised else loss
-        return total, loss.detach(), count_right(logits, batch)
+        return total, loss.detach(), count_right(answers, batch)
+
+
+def _not_half(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,5 +1,6 @@
 """What a person sees while a model trains, and how they stop it without losing anything."""
 
+import math
 import signal
 import sys
 import threading
@@ -70,7 +71,7 @@ class Bar:
         """Tell whether it is time to show new numbers."""
         return self._shown and time.monotonic() >= self._next
 
-    def show(self, step: int, loss: float, accuracy: float, speed: float) -> None:
+    def show(self, step: int, loss: float, accuracy: float | None, speed: float) -> None:
         """Show where training is."""
         self._next = time.monotonic() + self.refresh_seconds
         self._progress.update(self._task, completed=step, numbers=_numbers(loss, accuracy, speed))
@@ -97,11 +98,17 @@ def epoch_line(row: dict[str, Any], total_steps: int) -> str:
     'epoch 2  step 20/100  loss 0.500  accuracy 75.0%  1,000 inputs/s  validation 50.0% (4 active)'
     """
     found = row.get("validation", {})
-    measured = ", ".join(f"{one['accuracy']:.1%} ({mode} active)" for mode, one in found.items())
+    measured = ", ".join(
+        (f"{one['accuracy']:.1%}" if "accuracy" in one else f"loss {one['loss']:.3g}")
+        + f" ({mode} active)"
+        for mode, one in found.items()
+    )
     numbers = _numbers(row["loss"], row["accuracy"], row["inputs_per_second"])
     line = f"epoch {row['epoch']}  step {row['step']}/{total_steps}  {numbers}"
     return f"{line}  validation {measured}" if measured else line
 
 
-def _numbers(loss: float, accuracy: float, speed: float) -> str:
+def _numbers(loss: float, accuracy: float | None, speed: float) -> str:
+    if accuracy is None or math.isnan(accuracy):  # answers name no class
+        return f"loss {loss:.4g}  {speed:,.0f} inputs/s"
     return f"loss {loss:.3f}  accuracy {accuracy:.1%}  {speed:,.0f} inputs/s"

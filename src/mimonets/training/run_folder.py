@@ -14,18 +14,19 @@ import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from mimonets._files import what_it_is, write_safely, write_text
+from mimonets._files import not_written, what_it_is, write_safely, write_text
 from mimonets.checkpoints import save
-from mimonets.checkpoints.checkpoint import upgrade_settings
+from mimonets.checkpoints.checkpoint import upgrade_settings, write_weights
 from mimonets.evaluation.provenance import environment
 from mimonets.models import Model, Superposed
 from mimonets.training.config import TrainConfig, drop_removed
@@ -190,7 +191,7 @@ class RunFolder:
 
     def _write_checkpoint(self, state: dict[str, Any]) -> None:
         new = self.checkpoint.with_name("next.pt")
-        write_safely(new, lambda path: torch.save(state, path))
+        write_safely({new: lambda path: torch.save(state, path)})
         if self.checkpoint.exists():  # killed after this, a run resumes from the one before
             os.replace(self.checkpoint, self.previous_checkpoint)
         os.replace(new, self.checkpoint)
@@ -258,12 +259,18 @@ class RunFolder:
         """Write one line of metrics; its numbers, and ``more``, go to the logger as curves."""
         if not self.writes:
             return
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        path = self.folder / "metrics.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise not_written(path, error) from error
         if self._logger is None:
             self._logger = _tensorboard(self.folder, row["step"])
         if self._logger:
-            self._logger.log_metrics(dict(_numbers({**row, **more})), row["step"])
+            # A full disk, which Fabric's loggers call a ValueError: the numbers are in the line.
+            with suppress(OSError, ValueError):
+                self._logger.log_metrics(dict(_numbers({**row, **more})), row["step"])
 
     def save_model(self, model: nn.Module, name: str) -> None:
         """Write a model beside the metrics, as mimonets.load reads it; of others, the weights."""
@@ -274,7 +281,7 @@ class RunFolder:
             return
         (self.folder / name).mkdir(exist_ok=True)
         weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-        write_safely(self.folder / name / WEIGHTS_FILE, lambda path: save_file(weights, path))
+        write_safely({self.folder / name / WEIGHTS_FILE: lambda path: write_weights(path, weights)})
 
     def load_weights(self, name: str) -> dict[str, Tensor]:
         """Read the weights that :meth:`save_model` wrote."""
@@ -304,7 +311,8 @@ class RunFolder:
     def close(self) -> None:
         """Write out what waits in memory, unlock the folder; leave nothing if no run began."""
         if self._logger and self.writes:
-            self._logger.finalize("success" if self._finished else "aborted")
+            with suppress(OSError):
+                self._logger.finalize("success" if self._finished else "aborted")
         try:
             self.flush()
         finally:

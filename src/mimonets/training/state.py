@@ -1,5 +1,6 @@
 """Everything that a run carries from one step to the next, and that a checkpoint remembers."""
 
+import math
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.distillation import make_teacher
+from mimonets.training.footprint import fit_memory, free_memory
 from mimonets.training.launch import make_fast
 from mimonets.training.objective import Learner
 from mimonets.training.schedule import make_optimizer, make_scheduler
@@ -28,13 +30,15 @@ class TrainState:
         config: TrainConfig,
         steps_per_epoch: int,
         teacher: nn.Module | None = None,
+        loss: Any = None,
+        metrics: Any = (),
     ) -> None:
         self.fabric = fabric
-        self.config = config
+        self.config = config = fit_memory(model, config, free_memory(fabric.device))
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights
-        learner = make_fast(Learner(model, config), config, fabric.device)
+        learner = make_fast(Learner(model, config, loss), config, fabric.device)
         optimizer = make_optimizer(model, config)
         self.scheduler = make_scheduler(optimizer, config, self.total_steps)
         # The same model behind Fabric's device, precision and communication.
@@ -46,7 +50,8 @@ class TrainState:
         self.teacher = make_teacher(model, config, fabric.device, teacher)
         self.tally = Tally(fabric)
         self.step = 0
-        self.best = -1.0  # validation accuracy
+        self.loss, self.metrics = loss, metrics  # of the caller; None: the config's
+        self.best = -math.inf  # validation accuracy, or loss below zero
         self.best_step = 0  # when it was reached; 0: nothing was measured
         self._seconds = 0.0  # before this process took over
         self._started = time.perf_counter()

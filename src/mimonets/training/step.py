@@ -152,7 +152,7 @@ def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tens
     teacher = state.teacher
     if plan.warm_up == "retrieval" or (teacher and not teacher.teaches(group)):
         teacher = None
-    pieces = batch.split(config.accumulate, group)
+    pieces = batch.split(int(config.accumulate), group)
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
         last = piece is pieces[-1]

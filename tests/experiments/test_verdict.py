@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from mimonets.experiments.compare import PAPER_SEEDS, accuracy_row, seed_noise
+from mimonets.experiments.verdict import PAPER_SEEDS, accuracy_row, seed_noise
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""One client's connection: time limits for headers, a limit on connections, answers after a FIN."""
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+log = logging.getLogger(__name__)
+LONGEST_HEADERS = 64 * 2**10  # bytes
+MOST_PIPELINED = 100  # requests that one client sends before their answers
+SPARE_DESCRIPTORS = 16  # that stay free for files and models
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that does not trust its client."""
+
+    header_timeout = 10.0  # seconds
+    most = 1000  # connections at once
+    _warned_at = -1.0  # of the class: a line a second is enough
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._under_way: list[RequestResponseCycle] = []
+        self._timer: asyncio.TimerHandle | None = None  # for headers, or after the client's end
+        self._header_bytes = 0
+        self._since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a client, if there is room."""
+        super().connection_made(transport)
+        self._start_timer()
+        if len(self.connections) <= self.most:
+            return
+        waiting = [
+            one for one in self.connections if isinstance(one, Connection) and one.is_waiting
+        ]
+        oldest = min(waiting, key=lambda one: one._since)  # this one waits too
+        self._warn(f"{self.most} connections are open: the one that sent nothing longest is closed")
+        oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every request of this client, not the last alone."""
+        self._stop_timer()
+        for cycle in self._under_way:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        if self.parser is None or self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._is_idle:
+            self._header_bytes += len(data)
+            if self._header_bytes > LONGEST_HEADERS and not self.transport.is_closing():
+                self.send_400_response(f"Headers may have at most {LONGEST_HEADERS} bytes.")
+            elif self._timer is None:
+                self._start_timer()
+
+    def on_headers_complete(self) -> None:
+        """Start a request."""
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise ValueError("too many requests before their answers")
+        self._stop_timer()
+        self._header_bytes, self._since = 0, self.loop.time()
+        super().on_headers_complete()
+        if self.cycle is not None:
+            self._under_way = [one for one in self._under_way if not one.response_complete]
+            self._under_way.append(self.cycle)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Stay open for the answers to a client that has sent all it wanted to.
+
+        A client that left looks the same until something is sent to it: an interim response, which
+        every client of HTTP/1.1 has to ignore, makes its machine say so to the next one.
+        """
+        if self.is_waiting:
+            return False
+        self.cycle.keep_alive = False
+        self._probe(0.02)
+        return True
+
+    def _probe(self, pause: float) -> None:
+        asked = next((one for one in self._under_way if not one.response_complete), None)
+        if asked is None or asked.response_started or self.transport.is_closing():
+            return
+        if asked.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._timer = self.loop.call_later(pause, self._probe, min(5 * pause, 1.0))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether nothing that was received whole is being answered."""
+        return all(one.response_complete or one.more_body for one in self._under_way)
+
+    @property
+    def _is_idle(self) -> bool:
+        return all(one.response_complete for one in self._under_way)
+
+    def _start_timer(self) -> None:
+        self._since = self.loop.time()
+        self._timer = self.loop.call_later(self.header_timeout, self._no_headers)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _no_headers(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing() and self._is_idle:
+            self._warn(f"a client sent no whole request in {self.header_timeout:g} s")
+            self.transport.abort()
+
+    def _warn(self, message: str) -> None:
+        if self.loop.time() > Connection._warned_at + 1:
+            Connection._warned_at = self.loop.time()
+            log.warning("%s", message)
+
+
+def connection_class(header_timeout: float, most: int) -> type[Connection]:
+    """Make connections with limits; at most as many as the process may have open files."""
+    limits = {"header_timeout": header_timeout, "most": min(most, _free_descriptors(most))}
+    return type("Connection", (Connection,), limits)
+
+
+def _free_descriptors(wanted: int) -> int:
+    """Raise the limit of open files if that is needed and allowed; returns how many are left."""
+    try:
+        import resource
+
+        used = len(os.listdir("/proc/self/fd")) + SPARE_DESCRIPTORS
+    except (ImportError, OSError):  # Windows, macOS
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted + used:
+        soft = wanted + used if hard == resource.RLIM_INFINITY else min(hard, wanted + used)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, wanted if soft == resource.RLIM_INFINITY else soft - used)
