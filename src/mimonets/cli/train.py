@@ -66,16 +66,7 @@ def run(args: Namespace) -> None:
         overrides.append(f"train.devices={args.devices}")
     recipe = load_recipe(args.recipe, overrides).with_data_dir(args.data_dir)
     if args.multiply_batch:
-        before, config = (
-            recipe.train,
-            recipe.train.multiplied(args.devices or 1, args.multiply_batch),
-        )
-        recipe = replace(recipe, train=config)
-        print(
-            f"another recipe: train.batch_size {before.batch_size} -> {config.batch_size}, "
-            f"train.lr {before.lr:g} -> {config.lr:g}",
-            file=sys.stderr,
-        )
+        recipe = _multiplied(recipe, args.devices or 1, args.multiply_batch)
     if args.taste:
         recipe = taste(recipe)
     folder = Path(args.out or f"runs/{args.recipe}{'-taste' if args.taste else ''}")
@@ -119,6 +110,17 @@ def run(args: Namespace) -> None:
             )
     first = results[0]
     print(f"The model is in {first.model_dir}. Next: mimonets evaluate {quote(str(first.run_dir))}")
+
+
+def _multiplied(recipe: Any, devices: int, rule: Any) -> Any:
+    """Multiply the batch by the number of devices, and say so."""
+    before, config = recipe.train, recipe.train.multiplied(devices, rule)
+    print(
+        f"another recipe: train.batch_size {before.batch_size} -> {config.batch_size}, "
+        f"train.lr {before.lr:g} -> {config.lr:g}",
+        file=sys.stderr,
+    )
+    return replace(recipe, train=config)
 
 
 def _summarise_seeds(results: list[Any]) -> list[dict[str, Any]]:
