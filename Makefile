@@ -32,6 +32,16 @@ $(VENV)/installed-%: $(BIN)/python pyproject.toml constraints.txt src/mimonets/_
 	@$(PIP_INSTALL) -e '.[$*]'
 	@touch $@
 
+# A group of pyproject.toml (PEP 735) and the extras that go with it. pip 25.1 has --group; this works with older ones.
+EXTRAS_test := demo,export,hub,serve
+EXTRAS_lint := cli,data,export,hub,serve
+EXTRAS_docs := train
+$(VENV)/group-%: $(BIN)/python pyproject.toml constraints.txt src/mimonets/__init__.py
+	@echo "==> installing mimonets[$(EXTRAS_$*)] and the group $* into $(VENV)"
+	@$(BIN)/python tools/group.py $* > $(VENV)/$*.txt
+	@$(PIP_INSTALL) -e '.[$(EXTRAS_$*)]' -r $(VENV)/$*.txt
+	@touch $@
+
 demo: $(VENV)/installed-demo
 	@echo "==> mimonets demo"
 	@$(BIN)/mimonets demo $(DEMO_ARGS)
@@ -41,21 +51,21 @@ serve: $(VENV)/installed-demo,serve
 	@$(BIN)/mimonets serve --demo $(SERVE_ARGS)
 
 # One worker per core, one thread each: tiny models gain nothing from more. Ends with the ten slowest tests.
-test: $(VENV)/installed-test
+test: $(VENV)/group-test
 	@echo "==> running the tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --durations=10
 
-test-slow: $(VENV)/installed-test
+test-slow: $(VENV)/group-test
 	@echo "==> running the slow checks"
 	@$(BIN)/python -m pytest -q -m slow
 
-lint: $(VENV)/installed-lint
+lint: $(VENV)/group-lint
 	@echo "==> checking format, style and types"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-format: $(VENV)/installed-lint
+format: $(VENV)/group-lint
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
@@ -78,7 +88,7 @@ bench: $(VENV)/installed-plot
 	@$(BIN)/python benchmarks/allocator.py $(OUT)
 
 # Warnings are errors: a link that leads nowhere, a docstring that does not parse.
-docs: $(VENV)/installed-docs
+docs: $(VENV)/group-docs
 	@echo "==> building the documentation into site/"
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs site
 
@@ -88,12 +98,12 @@ costs: $(VENV)/installed-demo
 	@$(BIN)/python tools/needs.py
 
 # The tables of README and docs and the figure of docs/when-it-pays.md, from the files in results/.
-tables: $(VENV)/installed-test
+tables: $(VENV)/group-test
 	@$(BIN)/python tools/tables.py
 	@$(BIN)/python benchmarks/when_it_pays.py results
 
 # A wheel and an sdist, then the wheel in an environment of its own: the library, its data files, the command.
-wheel: $(VENV)/installed-lint
+wheel: $(VENV)/group-lint
 	@echo "==> building dist/ and trying the wheel outside the source tree"
 	@rm -rf dist $(VENV)-wheel
 	@$(BIN)/python -m build --quiet --outdir dist .
@@ -109,7 +119,7 @@ minimal:
 	@$(VENV)-minimal/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt .
 	@cd $(VENV)-minimal && bin/python ../.ci/installed.py
 
-lock: $(VENV)/installed-test $(VENV)/installed-lint $(VENV)/installed-docs
+lock: $(VENV)/group-test $(VENV)/group-lint $(VENV)/group-docs
 	@echo "==> writing constraints.txt"
 	@$(BIN)/python -m pip freeze --exclude-editable \
 		| sed -E 's/\+[A-Za-z0-9.]+$$//' | grep -v '^mimonets' > constraints.txt.new

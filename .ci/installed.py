@@ -24,8 +24,8 @@ with tempfile.TemporaryDirectory() as folder:
 
 former = mn.MIMOFormer(mn.MIMOFormerConfig(vocab_size=9, max_length=12, num_classes=3, depth=1))
 assert former.eval()(torch.randint(9, (5, 12))).shape == (5, 3)
-for name in ("digits", "mnist-n16"):
+for name in mn.list_models():
     network = mn.create(name, pretrained=True)
-    assert network.input_spec.labels == tuple("0123456789"), name
+    assert len(network.input_spec.labels) == 10, name
     assert network(network.example_inputs(5)).shape == (5, 10), name
 print("the installed library works")

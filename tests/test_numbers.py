@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from pages import notes, page_names, page_text
 from results_files import ROOT, result
-from tables import PAGES, PLACES, rewrite
+from tables import PAGES, PLACES, claims_table, rewrite
 
 
 @pytest.mark.parametrize("page", PLACES)
@@ -45,6 +46,20 @@ def test_the_prose_of_the_results_states_no_number_of_its_own():
     for make in PLACES["docs/results.md"]:
         text = text.replace(make(), "")
     assert not re.findall(r"\d+\.\d+|\d+ ?%|\d+ percent", text)
+
+
+def test_every_result_has_a_page_with_its_numbers():
+    names = page_names()
+    assert set(notes()) <= set(names)
+    assert {"mnist", "ensemble", "published-networks"} <= set(
+        names
+    )  # one that runs, two that do not
+    assert set(re.findall(r"experiments/([\w-]+)\.md", claims_table())) <= set(names)
+    text = page_text("mnist")
+    (row,) = (row for row in result("mnist")["rows"] if row["what"] == "MIMOConv N=16, ours")
+    assert f"{row['ours']:.2f} ± {row['deviation']:.2f} | 80.40 | 3 | exceeded" in text
+    assert "mimonets reproduce mnist --data-dir DIR" in text
+    assert "```sh" not in page_text("ensemble")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.stem)

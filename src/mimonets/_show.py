@@ -1,10 +1,13 @@
 """What a person sees at the command line: tables, JSON and progress bars, each in one way."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+
+QUIET = "MIMONETS_QUIET"  # an environment variable: no progress, as mimonets -q
 
 
 class Advance(Protocol):
@@ -21,7 +24,7 @@ def progress(title: str, total: int, *, in_bytes: bool = False) -> Iterator[Adva
     >>> with progress("making trees", 2) as advance:
     ...     advance(2)
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get(QUIET):
         yield lambda count=1: None
         return
     from rich.console import Console

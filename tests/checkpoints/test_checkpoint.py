@@ -352,6 +352,29 @@ def test_an_old_wideisonet_says_its_activation_and_keeps_it(tmp_path):
         assert mn.load(folder).config.activation == activation
 
 
+def test_weights_stored_as_float16_come_back_rounded_in_float32(tmp_path):
+    model = mn.MIMOConv(mn.MIMOConvConfig(depth=10, width=1, initial_width=1, num_streams=2)).eval()
+    mn.save(model, tmp_path / "whole")
+    mn.save(model, tmp_path / "half", stored="float16")
+    sizes = [(tmp_path / n / "model.safetensors").stat().st_size for n in ("whole", "half")]
+    assert sizes[1] < 0.6 * sizes[0]
+    found = mn.load(tmp_path / "half").state_dict()
+    for name, value in model.state_dict().items():
+        assert found[name].dtype == value.dtype
+        wanted = value.half().float() if value.is_floating_point() else value
+        assert torch.equal(found[name], wanted)
+
+
+def test_what_float16_does_not_hold_is_refused(tmp_path):
+    model = mn.WideResNet(mn.WideResNetConfig(depth=10, width=1))
+    with pytest.raises(ValueError, match="stored='int4'.*choose 'float16'"):
+        mn.save(model, tmp_path, stored="int4")
+    with torch.no_grad():
+        model.classifier.bias[0] = 1e6
+    with pytest.raises(ValueError, match="classifier.bias is too large for float16"):
+        mn.save(model, tmp_path, stored="float16")
+
+
 @pytest.mark.parametrize("limit", [100, 20_000])  # bytes of a file: too few for the weights
 def test_a_full_disk_leaves_the_old_checkpoint_and_nothing_else(saved, tmp_path, limit):
     model, folder = saved

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import mimonets as mn
 from mimonets.checkpoints import ModelCard, shipped
@@ -76,12 +77,29 @@ def test_everything_that_ships_loads_and_has_a_card(name):
     card = shipped.read_card(name)
     for heading in ("## Accuracy", "## Limits", "* Data:", "* Recipe:"):
         assert heading in card
+    heading = yaml.safe_load(card.split("---")[1])  # what the Hub reads
+    assert heading["pipeline_tag"] == "image-classification"
+    assert heading["license"]
+    (result,) = heading["model-index"][0]["results"]
+    assert result["dataset"]["type"] == heading["datasets"][0]
+    said = [metric["value"] for metric in result["metrics"]]
+    assert said == pytest.approx([found["accuracy"] for found in RECORD[name]["modes"].values()])
 
 
-def test_two_networks_ship_and_take_less_than_two_megabytes():
-    assert mn.list_models() == ["digits", "mnist-n16"]
+def test_networks_of_both_kinds_ship_and_the_wheel_stays_below_twelve_megabytes():
+    assert {"digits", "digits-keys", "mnist-n16"} <= {*mn.list_models()}
     files = [path for path in shipped.WEIGHTS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 2_000_000
+    assert sum(path.stat().st_size for path in files) < 10_000_000  # the rest has two
+    assert max(path.stat().st_size for path in files) < 4_000_000
+
+
+def test_networks_with_keys_ship_in_half_precision_and_load_in_full():
+    folder = shipped.pretrained_folder("digits-keys")
+    model = mn.create("digits-keys", pretrained=True)
+    assert model.config.binding == "hrr"
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    numbers = sum(value.numel() for value in model.state_dict().values())
+    assert (folder / "model.safetensors").stat().st_size < 2.2 * numbers
 
 
 @pytest.mark.parametrize("name", shipped.pretrained_names())
@@ -96,15 +114,16 @@ def test_cards_say_what_was_measured(name):
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4])
-def test_the_shipped_digits_network_answers_as_its_record_says(mode):
+@pytest.mark.parametrize("name", ["digits", "digits-keys"])
+def test_the_shipped_digits_networks_answer_as_their_records_say(name, mode):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
-    model = mn.create("digits", pretrained=True)
+    model = mn.create(name, pretrained=True)
     pixels = (digits.images[-297:] * 255 / 16).round().astype("uint8")
     images = torch.from_numpy(model.input_spec.prepare(pixels[:, None]))
     images = torch.cat([images, images[: -len(images) % mode]])  # whole groups, as evaluate has
     with torch.no_grad():
         answers = model(images, active_streams=mode).argmax(dim=1)[:297].numpy()
-    found = RECORD["digits"]["modes"][str(mode)]
+    found = RECORD[name]["modes"][str(mode)]
     assert (int((answers == digits.target[-297:]).sum()), 297) == (found["correct"], found["total"])
 
 

@@ -1,16 +1,14 @@
 """The door to exporting."""
 
 import json
-from argparse import Namespace
 
 import pytest
 import torch
 
 from mimonets import Engine, create, list_models, load, save
 from mimonets.checkpoints.shipped import find_folder
-from mimonets.cli.export import _recipe
 from mimonets.cli.main import main
-from mimonets.recipes import load_recipe
+from mimonets.cli.open_models import find_recipe
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -53,11 +51,7 @@ def test_a_model_to_export_is_opened_by_its_name_or_its_folder(small_conv, tmp_p
 
 @pytest.mark.parametrize("name", list_models())
 def test_the_card_of_a_shipped_model_names_the_recipe_of_its_data(name):
-    args = Namespace(source=name, recipe=None, int8=True, data_dir=None)
-    found = _recipe(args, find_folder(name), False)
-    assert load_recipe(found.name).model == create(name, pretrained=True).config
-    args.int8 = False
-    assert _recipe(args, find_folder(name), False) is None
+    assert find_recipe(name).model == create(name, pretrained=True).config
 
 
 @pytest.mark.slow
@@ -70,12 +64,6 @@ def test_int8_of_a_shipped_model_is_calibrated_on_the_data_of_its_recipe(tmp_pat
         assert mode["accuracy"]["float32"] > 0.9
         for precision in ("onnxruntime-int8", "openvino-int8"):
             assert mode["accuracy"][precision] >= mode["accuracy"]["float32"] - 0.003
-
-
-def test_a_name_that_nothing_has_is_refused_with_those_that_are_there(tmp_path, capsys):
-    assert main(["export", "digit", "--out", str(tmp_path / "out")]) == 2
-    assert "no model of that name (did you mean 'digits'?)" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_no_model_is_refused(tmp_path, capsys):

@@ -7,6 +7,7 @@ import pytest
 import mimonets as mn
 from mimonets._files import what_it_is
 from mimonets.cli.main import main
+from mimonets.experiments import demo
 from mimonets.training import TrainingInterrupted
 
 
@@ -309,7 +310,7 @@ def test_several_seeds_give_mean_and_spread(capsys, tmp_path):
         ),
         (["train", "digits-wideresnet", "--set", "train.epoch=3"], "did you mean 'train.epochs'"),
         (["train", "digits-wideresnet", "--set", "model.num_classes=7"], "10 classes"),
-        (["evaluate", "nowhere"], "nowhere does not exist: name a folder with a recipe.yaml"),
+        (["evaluate", "nowhere"], "no recipe, no folder and no shipped network 'nowhere'"),
     ],
 )
 def test_mistakes_in_training_end_in_one_line(capsys, tmp_path, monkeypatch, arguments, message):
@@ -321,18 +322,44 @@ def test_mistakes_in_training_end_in_one_line(capsys, tmp_path, monkeypatch, arg
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_demo_compares_all_modes_and_draws(capsys, tmp_path):
-    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo"), "--epochs", "1")
+def test_the_demo_says_which_is_which_and_draws(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "engine_name", lambda: "torch")  # exporting takes seconds
+    monkeypatch.setattr(demo, "available_cores", lambda: 1)  # a process more imports torch again
+    for name, value in {"ROUNDS": 2, "WARMUP": 0, "BATCHES": (4, 64)}.items():
+        monkeypatch.setattr(demo, name, value)
+    folder = tmp_path / "demo"
+    code, out, _ = run(capsys, "demo", "--out", str(folder), "--epochs", "1")
     assert code == 0
-    for part in ("WideResNet", "MIMOConv, slow", "MIMOConv, normal", "MIMOConv, fast", "Next:"):
+    for part in ("keys: slow", "keys: fast", "tiles: fast", "same size", "cost of fast", "Next:"):
         assert part in out
-    assert (tmp_path / "demo" / "accuracy-against-throughput.png").exists()
-    rows = json.loads((tmp_path / "demo" / "demo.json").read_text())["rows"]
-    assert [row["inputs_per_pass"] for row in rows] == [1, 1, 2, 4]
-    # A second call finds both networks trained, and can speak JSON.
-    code, out, _ = run(capsys, "demo", "--out", str(tmp_path / "demo"), "--epochs", "1", "--json")
+    assert "PyTorch (eager)" in out
+    assert (folder / "accuracy-against-throughput.png").exists()
+    record = json.loads((folder / "demo.json").read_text())
+    rows = record["rows"]
+    assert [row["inputs_per_pass"] for row in rows] == [1, 1, 2, 4, 1, 2, 4, 1]
+    for row in rows:
+        assert row["interval"][0] <= row["accuracy"] <= row["interval"][1]
+        assert set(row["inputs_per_second"]) == {"4", "64"}
+    fast, small = rows[3], rows[-1]
+    assert small["macs"] == pytest.approx(fast["macs"], rel=0.1)  # plain network of equal cost
+    assert set(record["teacher"].values()) == {rows[0]["recipe"]}
+    # A second call finds all networks trained, and can speak JSON.
+    monkeypatch.setattr("mimonets.recipes.execute.train", None)  # would fail if it were called
+    code, out, _ = run(capsys, "demo", "--out", str(folder), "--epochs", "1", "--json")
     assert code == 0
-    assert len(json.loads(out)["rows"]) == 4
+    assert len(json.loads(out)["rows"]) == 8
+
+
+@pytest.mark.slow
+def test_the_demo_trains_in_several_processes_and_times_onnx_runtime(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(demo, "available_cores", lambda: 2)
+    code, out, _ = run(capsys, "demo", "--out", str(tmp_path), "--epochs", "1")
+    assert code == 0
+    assert "ONNX Runtime" in out
+    assert "epoch 1" in (tmp_path / f"{demo.KEYS}.log").read_text()
+    assert (tmp_path / "exports" / demo.KEYS / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -371,6 +398,31 @@ def test_too_little_memory_is_said_in_one_line(monkeypatch, capsys, error):
     def fail(*arguments, **settings):
         raise error
 
-    monkeypatch.setattr("mimonets.recipes.costs.count_costs", fail)
+    monkeypatch.setattr("mimonets.evaluation.count_points", fail)
     assert main(["cost", "digits-mimoconv-n4", "--set", "model.width=9"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_quiet_and_verbose(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("MIMONETS_QUIET", raising=False)
+    small = ["--set", "data.limit=64", "--set", "train.epochs=1", "--set", "model.width=1"]
+    loud = run(capsys, "train", "digits-wideresnet", *small, "--out", str(tmp_path / "a"))
+    assert "epoch 1" in loud[2]
+    monkeypatch.setenv("MIMONETS_QUIET", "")  # so that it is taken back
+    quiet = run(capsys, "-q", "train", "digits-wideresnet", *small, "--out", str(tmp_path / "b"))
+    assert (quiet[0], quiet[2]) == (0, "")
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)
+    code, _, err = run(capsys, "-v", "cost", "nothing")
+    assert code == 2
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_commands_and_options(capsys, shell):
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as stop:
+        main(["--completion", shell])
+    assert stop.value.code == 0
+    script = capsys.readouterr().out
+    for word in ("evaluate", "--active-streams", "reproduce"):
+        assert word in script

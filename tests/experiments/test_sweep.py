@@ -98,6 +98,18 @@ def test_without_ray_one_learns_what_to_install(tmp_path, capsys, monkeypatch):
     assert "mimonets[ray]" in said
 
 
+def test_a_ray_that_does_not_start_is_one_sentence(tmp_path, capsys, monkeypatch):
+    def init(**_):
+        raise ConnectionError("no room\nmore")
+
+    monkeypatch.setitem(sys.modules, "ray", type("Ray", (), {"init": init}))
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    place = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path))
+    assert main(["reproduce", "demo-seeds", "--workers", "2", *place]) == 2
+    said = capsys.readouterr().err
+    assert "Ray could not be started or reached at RAY_ADDRESS=head:6379: no room. Try" in said
+
+
 def test_a_machine_that_does_not_see_the_runs_says_so(tmp_path):
     outcome, _ = on_worker(ONE, 0, RunOptions(runs=tmp_path), tmp_path / ".sweep-0")
     assert outcome.state == "failed"
@@ -159,7 +171,7 @@ def steps_of(folder):
     return [json.loads(line)["step"] for line in lines]
 
 
-def wait_for_holders(runs: Path, count=1, seconds=120):
+def wait_for_holders(runs: Path, count=1, seconds=300):
     """Wait until runs are under way, and give the processes that train them."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -172,7 +184,7 @@ def wait_for_holders(runs: Path, count=1, seconds=120):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_killed_worker_loses_no_run(start, tmp_path):
     process = start("--workers", "2", epochs=10)
     (folder, worker), *_ = wait_for_holders(tmp_path / "runs").items()
@@ -187,7 +199,7 @@ def test_a_killed_worker_loses_no_run(start, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_two_commands_at_once_train_nothing_twice(start, tmp_path):
     both = [start("--workers", "2", epochs=4) for _ in range(2)]
     first = {}  # when each run was seen to have finished
@@ -204,19 +216,19 @@ def test_two_commands_at_once_train_nothing_twice(start, tmp_path):
         assert len(steps) == len(set(steps)) == 4
     # Together they have everything; whoever reports last sees all of it.
     last = start("--report", epochs=4)
-    last.communicate(timeout=100)
+    last.communicate(timeout=200)
     assert last.returncode == 0
     assert len(json.loads((tmp_path / "runs-out-2" / "toy.json").read_text())["runs"]) == 4
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_stopped_saves_and_resumes(start, tmp_path, number):
     process = start("--workers", "2", epochs=20)
     held = wait_for_holders(tmp_path / "runs", count=2)
     process.send_signal(number)
-    said = process.communicate(timeout=100)[1]
+    said = process.communicate(timeout=200)[1]
     assert process.returncode == 130, said
     assert "What 2 runs had trained is saved. The same command resumes it." in said
     assert not any((folder / HOLDER_FILE).exists() for folder in held), "they ended by themselves"

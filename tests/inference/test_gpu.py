@@ -107,7 +107,7 @@ def test_pytorch_answers_on_the_gpu_that_its_network_is_on(network):
         there = move_to_fake_gpu(mn.MIMOConv(network.config).eval())
         backend = TorchBackend("torch", there, None, manifest)
         assert backend.device.type == "cuda"
-        answers = backend.answer(
+        (answers,) = backend.answer(
             OneMode(there, manifest.options(2)), [torch.empty(4, 1, 8, 8, device="cpu")]
         )
         assert (answers.device.type, answers.shape) == ("cuda", (4, network.config.num_classes))

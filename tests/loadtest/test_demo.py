@@ -1,5 +1,7 @@
 import asyncio
 
+import pytest
+
 from mimonets.loadtest.demo import DemoLoad
 
 
@@ -47,3 +49,13 @@ def test_the_load_stops_when_no_page_is_left(monkeypatch):
         assert demo.rate == 0.0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("slow", "fast"), [(480.0, 1900.0), (8000.0, 20000.0), (3.0, 9.0)])
+def test_the_slider_fits_the_machine(slow, fast):
+    demo = DemoLoad("http://host/v2/models/mine", "")
+    demo.scale(slow, fast)
+    assert demo.model == "mine"
+    assert 1.2 * slow < demo.max_rate <= 4.2 * slow
+    assert 15 <= demo.max_rate / demo.step <= 60
+    assert demo.max_rate / demo.burst <= 350 or demo.burst == 64  # requests a second

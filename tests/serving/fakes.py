@@ -156,7 +156,8 @@ def listening_with_page(models, samples):
     """Run a demo server with the page."""
     server = make_server(models=models)
     app = make_app(server)
-    demo = DemoLoad("", str(samples))
+    facts = {"network": "A fake.", "plain": {"model": "digits-plain", "network": "a fake too"}}
+    demo = DemoLoad("", str(samples), facts if len(models) > 1 else None)
     add_site(app, server, demo)
     with listening(server, app) as address:
         demo.url = f"http://{address}/v2/models/{next(iter(models))}"

@@ -34,6 +34,8 @@ class ModelCard:
     limits: tuple[str, ...] = ()  # what it must not be used for, and where it fails
     license: str = ""  # of the weights, as the Hugging Face Hub writes it, such as apache-2.0
     superposed: bool = True  # whether several inputs share a pass
+    task: str = ""  # the Hub's pipeline_tag, such as image-classification
+    datasets: tuple[str, ...] = ()  # as the Hub names them; the accuracy is of the first
     provenance: Mapping[str, Any] | None = None  # commit, seed, machine and so on
 
     @classmethod
@@ -47,7 +49,8 @@ class ModelCard:
         for name in ("accuracy", "spread"):  # JSON has only text for keys
             if values.get(name) is not None:
                 values[name] = {int(mode): value for mode, value in values[name].items()}
-        values["limits"] = tuple(values.get("limits", ()))
+        for name in ("limits", "datasets"):
+            values[name] = tuple(values.get(name, ()))
         return cls(**values)
 
     @classmethod
@@ -63,6 +66,7 @@ class ModelCard:
             "inputs": inputs,
             "usage": str(getattr(model, "usage", "")),
             "superposed": getattr(model, "num_streams", 1) > 1,
+            "task": "image-classification" if spec is not None and spec.kind == "image" else "",
         }
         return cls(**{**known, **record})
 
@@ -79,7 +83,10 @@ class ModelCard:
             "---",
             *([f"license: {self.license}"] if self.license else []),
             "library_name: mimonets",
+            *([f"pipeline_tag: {self.task}"] if self.task else []),
+            *(["datasets:", *(f"- {name}" for name in self.datasets)] if self.datasets else []),
             *(["tags:", "- computation-in-superposition"] if self.superposed else []),
+            *self._model_index(),
             "---",
             "",
             f"# {self.name}",
@@ -103,6 +110,24 @@ class ModelCard:
             lines += [f"* {name}: {value}" for name, value in self.provenance.items()]
             lines += [""]
         return "\n".join(lines)
+
+    def _model_index(self) -> list[str]:
+        """Say the accuracy as the Hub reads it, one metric for every operating point."""
+        if not (self.accuracy and self.task and self.datasets):
+            return []
+        lines = [
+            "model-index:",
+            f"- name: {self.name}",
+            "  results:",
+            f"  - task: {{type: {self.task}}}",
+            f"    dataset: {{name: {self.datasets[0]}, type: {self.datasets[0]}, split: test}}",
+            "    metrics:",
+        ]
+        for mode in sorted(self.accuracy):
+            what = f"accuracy, {mode} {'input' if mode == 1 else 'inputs'} per pass"
+            lines += ["    - type: accuracy", f"      name: {what}"]
+            lines += [f"      value: {round(self.accuracy[mode], 6)}"]
+        return lines
 
     @staticmethod
     def read_accuracy(markdown: str) -> dict[int, float]:

@@ -28,7 +28,7 @@ from mimonets import __version__
 from mimonets._files import what_it_is, write_safely
 from mimonets._inputs import InputSpec
 from mimonets._messages import first_line, short
-from mimonets.checkpoints.weights_file import WeightsFile
+from mimonets.checkpoints.weights_file import WeightsFile, listing
 from mimonets.models.base import Model
 from mimonets.models.builders import build, describe_example, make_example
 from mimonets.models.registry import MODELS
@@ -43,9 +43,12 @@ KINDS: dict[str, Any] = {**MODELS, Superposed.kind: Superposed}
 MAX_CONFIG_BYTES = 100_000_000  # a vocabulary of millions of words fits
 
 
-def save(model: Model | Superposed, folder: str | os.PathLike[str]) -> Path:
+def save(
+    model: Model | Superposed, folder: str | os.PathLike[str], *, stored: str | None = None
+) -> Path:
     """Write a model's weights, config and ``input_spec`` into ``folder``, which is made if needed.
 
+    ``stored="float16"`` halves the file: weights are rounded, and :func:`load` gives float32 again.
     Of a model that ``torch.compile`` wrapped, the model itself is saved.
 
     Both files are written beside their places and moved there when complete: a crash leaves the
@@ -70,10 +73,13 @@ def save(model: Model | Superposed, folder: str | os.PathLike[str]) -> Path:
         "config": asdict(model.config),
         "inputs": None if model.input_spec is None else model.input_spec.as_dict(),
     }
+    weights = _apart(model.state_dict())
+    if stored is not None:
+        weights = _rounded(weights, stored)
+        description["stored"] = stored
     if isinstance(model, Superposed):
         description["example"] = describe_example(model._example)
     text = json.dumps(description, indent=2) + "\n"
-    weights = _apart(model.state_dict())
     # The weights carry a copy of the config, so that files of two models are never mixed. One
     # entry only: safetensors writes several in any order, and equal models should be equal files.
     metadata = {"mimonets": json.dumps(description["config"])}
@@ -134,6 +140,8 @@ def load(
     given = "their config.json" if network is None else "the network= that was given"
     file.check_shapes(model.state_dict(), given)
     weights = file.read(model.state_dict(), str(device))
+    if "stored" in description:  # rounded for a smaller file
+        weights = {n: v.float() if v.is_floating_point() else v for n, v in weights.items()}
     if isinstance(model, Superposed):
         types = {value.dtype for value in weights.values() if value.is_floating_point()}
         model.to(device, types.pop() if len(types) == 1 else None)
@@ -175,6 +183,17 @@ def _rebuild(
         raise ValueError(
             f"{path} describes no model that can be built: {first_line(error)}"
         ) from None
+
+
+def _rounded(weights: dict[str, Tensor], stored: str) -> dict[str, Tensor]:
+    """Round float32 weights for a smaller file; refuse what would become infinite."""
+    if stored != "float16":
+        raise ValueError(f"stored={stored!r} is not known: choose 'float16', or leave it out.")
+    rounded = {n: v.half() if v.is_floating_point() else v for n, v in weights.items()}
+    broken = sorted(n for n, v in rounded.items() if v.is_floating_point() and v.isinf().any())
+    if broken:
+        raise ValueError(f"{listing(broken)} is too large for float16: leave stored= out.")
+    return rounded
 
 
 def _apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:

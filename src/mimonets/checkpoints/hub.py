@@ -16,12 +16,14 @@ from mimonets.checkpoints.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load, sav
 M = TypeVar("M")
 
 
-def save_pretrained(model: Any, folder: str | Path, *, card: ModelCard | None = None) -> Path:
-    """Save a model together with a model card.
+def save_pretrained(
+    model: Any, folder: str | Path, *, card: ModelCard | None = None, stored: str | None = None
+) -> Path:
+    """Save a model together with a model card; ``stored`` is as in :func:`mimonets.save`.
 
     Without ``card`` it says what the model itself knows, and a README.md that is there stays.
     """
-    saved = save(model, folder)
+    saved = save(model, folder, stored=stored)
     readme = saved / "README.md"
     if card is not None or not readme.exists():
         readme.write_text((card or ModelCard.of(model)).as_markdown(), encoding="utf-8")

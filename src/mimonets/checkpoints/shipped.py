@@ -5,6 +5,9 @@ Each is a checkpoint with a model card beside it: ``config.json``, ``model.safet
 """
 
 import os
+import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 
 from mimonets._messages import did_you_mean
@@ -51,6 +54,18 @@ def card_accuracy(folder: Path) -> dict[int, float] | None:
     if not card.is_file():
         return None
     return ModelCard.read_accuracy(card.read_text(encoding="utf-8")) or None
+
+
+def card_recipe(folder: Path) -> tuple[str, list[str]] | None:
+    """Read from the model card in a folder which recipe trained it, and what was set otherwise."""
+    card = folder / CARD_FILE
+    named = card.is_file() and re.search(
+        r"^\* Recipe: `mimonets train ([^`]+)`", card.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    if not named:
+        return None
+    name, *words = shlex.split(named.group(1))
+    return name, [value for word, value in pairwise(words) if word == "--set"]
 
 
 def read_card(name: str) -> str:

@@ -9,17 +9,20 @@ from typing import Any
 
 from mimonets._messages import first_line
 
+NETWORK_HELP = (
+    "a recipe's name, the folder of a run, a saved model or an export, or the name of a network "
+    "that ships with mimonets, such as digits-keys"
+)
 SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
 
 
 def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Take a recipe or a saved model, changes to it and operating points."""
-    what = "a recipe's name, or the folder of a run or saved model"
+    """Take a network, changes to it and operating points."""
     if several:
-        what += "; several that take the same inputs run in one race"
-        parser.add_argument("models", nargs="+", metavar="RECIPE|DIR", help=what)
+        what = f"{NETWORK_HELP}; several that take the same inputs run in one race"
+        parser.add_argument("models", nargs="+", metavar="NETWORK", help=what)
     else:
-        parser.add_argument("model", metavar="RECIPE|DIR", help=what)
+        parser.add_argument("model", metavar="NETWORK", help=NETWORK_HELP)
     parser.add_argument(
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )

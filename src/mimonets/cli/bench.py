@@ -57,8 +57,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: Namespace) -> None:
     """Time every operating point and what one would run instead."""
     from mimonets._device import choose_device
+    from mimonets.cli.open_models import find_config
     from mimonets.evaluation import BenchSettings
-    from mimonets.recipes import model_config
 
     settings = BenchSettings(
         batch_size=args.batch_size,
@@ -72,7 +72,7 @@ def run(args: Namespace) -> None:
         compile=args.compile,
         keep_memory=args.keep_memory,
     )
-    configs = [model_config(model, args.set) for model in args.models]
+    configs = [find_config(model, args.set) for model in args.models]
     for path in filter(None, (args.out, args.plot)):  # before minutes of timing, not after
         check_can_write(path)
     if args.plot:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, mmac, print_json
-from mimonets.cli._options import add_json, imported, positive
+from mimonets.cli._options import NETWORK_HELP, add_json, imported, positive
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "network",
         nargs="?",
-        help="a recipe's or shipped model's name, or the folder of a saved model",
+        help=NETWORK_HELP,
     )
     parser.add_argument(
         "--import",
@@ -100,7 +100,7 @@ def run(args: Namespace) -> None:
 
 
 def _maker(name: str) -> Callable[[], Any]:
-    """Find what makes a network: a function, a saved folder, a shipped name or a recipe."""
+    """Find what makes a network: a function, or a network by any of its names."""
     if ":" in name and not Path(name).exists():
         return partial(imported, name)
     model = _named(name)
@@ -113,15 +113,12 @@ def _maker(name: str) -> Callable[[], Any]:
 
 
 def _named(name: str) -> Any:
-    """Load a saved folder or a shipped network, or make that of a recipe with new weights."""
-    import mimonets as mn
-    from mimonets.training.run_folder import choose_model
+    """Load a network, or make that of a recipe with new weights."""
+    from mimonets.cli.open_models import find_network, load_network
+    from mimonets.recipes.create import create
 
-    folder = Path(name)
-    if folder.is_dir():
-        is_run = (folder / "recipe.yaml").is_file()
-        return mn.load(choose_model(folder)[1] if is_run else folder)
-    return mn.create(name, pretrained=name in mn.list_models())
+    is_recipe = isinstance(find_network(name), str)
+    return create(name) if is_recipe else load_network(name)
 
 
 def table(result: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mimonets._show import make_console, mmac, print_json
@@ -52,7 +51,7 @@ def run(args: Namespace) -> None:
 
 
 def _is_plan(name: str) -> bool:
-    plan = (files("mimonets.experiments") / "plans" / f"{name}.yaml").is_file()
+    plan = (files("mimonets") / "experiments" / "plans" / f"{name}.yaml").is_file()
     return plan or name.endswith((".yaml", ".yml"))
 
 
@@ -99,21 +98,26 @@ def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -
 
 def _costs(args: Namespace) -> Sequence[Mapping[str, Any]]:
     """Look the costs up if they are those of a recipe as it stands, else count."""
-    from mimonets.recipes.costs import count_costs, known_costs
+    from mimonets.cli.open_models import find_config, find_network
+    from mimonets.recipes.costs import known_costs
 
+    named = find_network(args.model)
     as_it_stands = not (args.set or args.active_streams or args.imports)
-    if as_it_stands and not Path(args.model).is_dir():
-        found = known_costs(args.model)
-        if found is not None:
-            return found
-    return count_costs(args.model, args.set, args.active_streams)
+    known = known_costs(named) if as_it_stands and isinstance(named, str) else None
+    if known is not None:
+        return known
+    from mimonets.evaluation import count_points
+
+    found = count_points(find_config(args.model, args.set), args.active_streams)
+    return [cost.as_dict() for cost in found]
 
 
 def _needs(args: Namespace) -> "Needs | None":
     """Look up or count what training a recipe needs; None for a saved model."""
+    from mimonets.cli.open_models import find_network
     from mimonets.recipes.needs import known_needs, needs_of
 
-    if Path(args.model).is_dir():
+    if not isinstance(find_network(args.model), str):
         return None
     found = None if args.set or args.imports else known_needs(args.model)
     if found is not None:

@@ -1,13 +1,12 @@
 """``mimonets export``: every mode of a trained network, for other runtimes, in one folder."""
 
-import re
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_data, add_imports, add_json, point_numbers
+from mimonets.cli._options import NETWORK_HELP, add_data, add_imports, add_json, point_numbers
 
 CALIBRATION_INPUTS = 512
 
@@ -21,11 +20,7 @@ def add_parser(subparsers: Any) -> None:
         "with PyTorch before anything is written, and for a run its accuracy is measured on the "
         "test data. mimonets.Engine(OUT) runs the folder, without PyTorch too.",
     )
-    parser.add_argument(
-        "source",
-        metavar="DIR|NAME",
-        help="a run's folder, a saved model, or one that ships: digits, mnist-n16",
-    )
+    parser.add_argument("source", metavar="NETWORK", help=NETWORK_HELP)
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
     parser.add_argument(
         "--format",
@@ -64,22 +59,21 @@ def add_parser(subparsers: Any) -> None:
 def run(args: Namespace) -> None:
     """Export a network, and say what each mode is worth."""
     from mimonets.checkpoints import load
-    from mimonets.checkpoints.shipped import card_accuracy, find_folder
+    from mimonets.checkpoints.shipped import card_accuracy
+    from mimonets.cli.open_models import find_weights, weights_in
     from mimonets.inference import ExportOptions, export, read_manifest
 
-    source = find_folder(args.source)
-    is_run = (source / "recipe.yaml").is_file()
-    recipe = _recipe(args, source, is_run)
+    found = find_weights(args.source)
+    source = weights_in(found)
+    trained_with = _recipe(args)
+    is_run = (found / "recipe.yaml").is_file()
+    recipe = trained_with if is_run or args.recipe or args.int8 or args.data_dir else None
     if args.int8 and recipe is None:
         raise ValueError(
-            f"--int8 is calibrated and checked on a run's data, and {args.source} is no run: pass "
-            f"the folder that `mimonets train` wrote, name the recipe of its data with --recipe, "
-            f"or call mimonets.export with int8=..."
+            f"--int8 is calibrated and checked on a run's data, and {args.source} does not say "
+            f"which: pass the folder that `mimonets train` wrote, name the recipe of its data with "
+            f"--recipe, or call mimonets.export with int8=..."
         )
-    if is_run:
-        from mimonets.training.run_folder import choose_model
-
-        source = choose_model(source)[1]
     model = load(source)
     calibration, evaluation, validation, spec = None, None, None, None
     if recipe is not None:
@@ -98,6 +92,7 @@ def run(args: Namespace) -> None:
             max_loss=args.max_loss,
             inputs=None if evaluation is None else evaluation[0][0],
             input_spec=model.input_spec or spec,
+            recipe=None if trained_with is None else trained_with.without_paths().as_dict(),
             tell=lambda line: print(line, file=sys.stderr, flush=True),
         ),
     )
@@ -109,22 +104,16 @@ def run(args: Namespace) -> None:
     print(f"Next: mimonets.Engine({str(folder)!r}), or `mimonets serve {folder}`.")
 
 
-def _recipe(args: Namespace, source: Path, is_run: bool) -> Any:
-    """Find the recipe whose data to measure on; None if there is none, or none is asked for."""
-    from mimonets.checkpoints.shipped import pretrained_names, read_card
-    from mimonets.recipes import load_recipe
-    from mimonets.recipes.execute import read_run
+def _recipe(args: Namespace) -> Any:
+    """Find the recipe that it was trained with, or that --recipe names; None if nobody knows."""
+    from mimonets.cli.open_models import find_recipe
 
-    if is_run:
-        return read_run(source).with_data_dir(args.data_dir)
-    name = args.recipe
-    shipped = not Path(args.source).exists() and args.source in pretrained_names()
-    if name is None and shipped and (args.int8 or args.data_dir):
-        named = re.search(r"`mimonets train ([\w-]+)", read_card(args.source))
-        name = named and named.group(1)
-    if name is None:
+    try:
+        return find_recipe(args.recipe or args.source).with_data_dir(args.data_dir)
+    except ValueError:
+        if args.recipe:
+            raise
         return None
-    return load_recipe(name).with_data_dir(args.data_dir)
 
 
 def _data(recipe: Any, int8: bool) -> tuple[list[Any] | None, list[Any], list[Any] | None, Any]:

@@ -1,15 +1,19 @@
 """The ``mimonets`` command: parses, calls one function, prints. Heavy imports happen there."""
 
 import argparse
+import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from mimonets import __version__
+from mimonets._extras import install_line
 from mimonets._messages import did_you_mean
+from mimonets._show import QUIET
 from mimonets.cli._options import import_modules
 
 EPILOG = """\
@@ -24,7 +28,7 @@ examples:
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
-  mimonets serve runs/demo/digits-writers-tiles-late    chooses the superposition by load
+  mimonets serve runs/demo/digits-writers-mimoconv-narrow    chooses the superposition by load
 """
 
 COMMANDS = (  # each is a file here; in this order --help lists them
@@ -39,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
     parser = make_parser()
     args = parser.parse_args(arguments)
+    if args.quiet:
+        os.environ[QUIET] = "1"  # for processes that it starts too
+    if args.verbose:
+        logging.basicConfig(level=logging.DEBUG)
     try:
         import_modules(getattr(args, "imports", ()))
         return args.run(args) or 0  # some end with a code of their own
@@ -54,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     except (ValueError, OSError) as error:
+        if args.verbose:
+            traceback.print_exc()
         print(f"mimonets {args.command}: error: {error}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
@@ -96,6 +106,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}{meant} (--help shows how)\n")
 
 
+class Completion(argparse.Action):
+    """Prints a completion script, by shtab."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, __: Any = None) -> None:
+        """Print the script and end."""
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            parser.error(f"--completion needs shtab: {install_line('cli')}")
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Describe every command."""
     parser = Parser(
@@ -104,6 +127,20 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"mimonets {__version__}")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress while it runs")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="log what is done, and where an error came from",
+    )
+    parser.add_argument(
+        "--completion",
+        action=Completion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print what completes commands and options in this shell, and stop; for bash: "
+        'eval "$(mimonets --completion bash)"',
+    )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     for command in COMMANDS:

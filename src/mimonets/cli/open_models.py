@@ -1,11 +1,20 @@
-"""Open what ``mimonets serve`` is told to serve: runs, saved models, exports, shipped models."""
+"""Find and open the networks that a command line names, in one way for all commands.
+
+A network is named by a recipe, by the folder of a run, a saved model or an export, or by the name
+of one that ships with the package. An export alone is opened without PyTorch.
+"""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from mimonets._messages import did_you_mean
+
+IN_A_NETWORK = ("recipe.yaml", "config.json", "manifest.json")  # one is in every such folder
 
 
 @dataclass(frozen=True)
@@ -31,20 +40,134 @@ def name_and_folders(text: str) -> tuple[str, list[Path]]:
         found = ""
     if found and not name:
         raise ValueError(f"{text!r} names a model without a name: write NAME{text}, or {rest}.")
-    folders = [_find(part) for part in (rest if found else text).split(",")]
+    folders = [find_weights(part) for part in (rest if found else text).split(",")]
     if not found:
         whole = folders[0].resolve()
         name = whole.parent.name if whole.name == "model" else whole.name
     return name, folders
 
 
-def _find(text: str) -> Path:
-    """Find a folder; only the name of a shipped model needs PyTorch to be found."""
-    if Path(text).exists():
-        return Path(text)
-    from mimonets.checkpoints.shipped import find_folder
+def find_network(text: str) -> Path | str:
+    """Find what a text names: a folder with weights, or a recipe by its name."""
+    folder = Path(text)
+    if any((folder / name).exists() for name in IN_A_NETWORK):
+        return folder
+    recipes = _recipe_names(text)
+    if text in recipes:
+        return text
+    if folder.exists() or len(folder.parts) != 1:  # what is wrong with it is said when it is read
+        return folder
+    from mimonets.checkpoints.shipped import pretrained_folder, pretrained_names
 
-    return find_folder(text)
+    shipped = pretrained_names()
+    if text in shipped:
+        return pretrained_folder(text)
+    raise ValueError(
+        f"There is no recipe, no folder and no shipped network {text!r}"
+        f"{did_you_mean(text, [*shipped, *recipes])}: `mimonets recipes` lists the recipes, and "
+        f"{', '.join(shipped)} ship with mimonets."
+    )
+
+
+def _recipe_names(text: str) -> list[str]:
+    """List the recipes, with this one if it is a former name; none where PyYAML is missing."""
+    try:
+        from mimonets.recipes.families import current_name, recipe_names
+    except ModuleNotFoundError:
+        return []
+    names = recipe_names()
+    return [*names, text] if current_name(text) in names else names
+
+
+def find_weights(text: str) -> Path:
+    """Find the folder with the weights of a network; those of a recipe are in runs/RECIPE."""
+    found = find_network(text)
+    if isinstance(found, Path):
+        return found
+    run = Path("runs") / text
+    if not (run / "recipe.yaml").exists():
+        raise ValueError(
+            f"{text} is a recipe, and there are no weights of it in {run}: train it (mimonets "
+            f"train {text}), or name a run, a saved model, an export or a shipped network."
+        )
+    return run
+
+
+def load_network(text: str) -> Any:
+    """Load the trained network that a text names, in PyTorch."""
+    return _load(find_weights(text))
+
+
+def find_config(text: str, overrides: Sequence[str] = ()) -> Any:
+    """Read the model config of a network, trained or not; a third-party network is loaded."""
+    from mimonets.recipes import model_config
+
+    found = find_network(text)
+    return model_config(str(weights_in(found)) if isinstance(found, Path) else found, overrides)
+
+
+def find_recipe(text: str, overrides: Sequence[str] = ()) -> Any:
+    """Read the recipe of a network: its own, its run's, or the one that its card or export names.
+
+    Raises a ValueError that says so if it is not known.
+    """
+    from mimonets.checkpoints.shipped import card_recipe
+    from mimonets.recipes.execute import read_run
+    from mimonets.recipes.loader import SECTIONS, load_recipe, make_recipe
+
+    found = find_network(text)
+    if isinstance(found, str):
+        return load_recipe(found, overrides)
+    run_folder = found if (found / "recipe.yaml").exists() else run_folder_of(found)
+    if run_folder is not None:
+        return read_run(run_folder, overrides)
+    if (found / "manifest.json").exists():
+        from mimonets.inference import read_manifest
+
+        kept = read_manifest(found).recipe
+        if kept is not None:
+            settings = {name: kept[name] for name in SECTIONS if kept.get(name) is not None}
+            return make_recipe(kept["name"], kept["summary"], settings, overrides)
+    named = card_recipe(found)
+    if named is not None:
+        name, changes = named
+        return load_recipe(name, [*changes, *overrides])
+    if not found.exists():
+        raise ValueError(f"{text} does not exist: name a recipe, a folder or a shipped network.")
+    raise ValueError(
+        f"{text} does not say which recipe and data it was trained with: pass the run's folder, or "
+        f"name the recipe with --recipe where the command has it."
+    )
+
+
+def labelled_batches(
+    recipe: Any, split: str, spec: Any = None, device: Any = "cpu"
+) -> tuple[Any, str]:
+    """Make batches of a recipe's data, and name it; scikit-learn's digits stand in for MNIST.
+
+    They do so where the test set of MNIST is not there and no folder was named.
+    """
+    import torch
+
+    from mimonets.data import evaluation_batches
+    from mimonets.data.images.digits import digits_like_mnist
+    from mimonets.recipes.execute import split_batches
+
+    try:
+        batches = split_batches(recipe, split, spec=spec, device=device)
+        return batches, f"{recipe.data.name} {split} data"
+    except ValueError as error:
+        if (recipe.data.name, recipe.data.dir, split) != ("mnist", None, "test"):
+            raise
+        print(
+            f"{error} Until then scikit-learn's digits stand in: other scans, enlarged from 8x8 "
+            f"pixels, which the network was not trained on.",
+            file=sys.stderr,
+        )
+    digits = digits_like_mnist(recipe.data.crop)
+    statistics = spec and (torch.tensor(spec.mean), torch.tensor(spec.deviation))
+    batches = evaluation_batches(digits, statistics=statistics, device=device)
+    return batches, "scikit-learn's digits, enlarged, not MNIST's"
 
 
 def open_network(
@@ -198,13 +321,12 @@ def _described_by_manifest(engine: Any) -> Opened:
 
 def weights_in(folder: Path) -> Path:
     """Find the model that a run kept, its best or its last; any other folder is one itself."""
-    if not (folder / "model" / "config.json").exists():
-        return folder
-    if not (folder / "recipe.yaml").exists():
-        return folder / "model"  # of an export
-    from mimonets.training.run_folder import choose_model
+    if (folder / "recipe.yaml").exists():
+        from mimonets.training.run_folder import choose_model
 
-    return choose_model(folder)[1]
+        return choose_model(folder)[1]
+    inner = folder / "model"  # of an export
+    return inner if (inner / "config.json").exists() else folder
 
 
 def run_folder_of(weights: Path) -> Path | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_imports, add_json, positive
+from mimonets.cli._options import NETWORK_HELP, add_imports, add_json, positive
 
 MOST_BYTES = 2**26  # that are read from standard input
 
@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         "from files, folders or standard input (-). They are brought to the size, colours and "
         "scale of the training data, and neighbours share a pass.",
     )
-    parser.add_argument("model", metavar="DIR|NAME", help="a run, a saved model, or its name")
+    parser.add_argument("model", metavar="NETWORK", help=NETWORK_HELP)
     parser.add_argument("images", nargs="+", metavar="FILE", help="a file, a folder, or -")
     parser.add_argument(
         "--active-streams", type=positive, metavar="A", help="inputs per pass (all streams)"
@@ -56,9 +56,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Name the likeliest classes of every image."""
+    from mimonets.cli.open_models import load_network
     from mimonets.evaluation.predict import check_spec, gives_values, predict, predict_values
 
-    model = _load(args.model)
+    model = load_network(args.model)
     spec = check_spec(model, _described(model, args))
     names, pictures = zip(*_pictures(args.images), strict=True)
     if gives_values(model, spec):
@@ -101,19 +102,6 @@ def _print_values(args: Namespace, names: Sequence[str], answers: Sequence[dict[
             few = ", ".join(f"{number:.4g}" for number in one.ravel()[:8])
             more = "" if one.size <= 8 else f", ... ({' x '.join(map(str, one.shape))} numbers)"
             print(f"{name}  {key}: {few}{more}")
-
-
-def _load(name: str) -> Any:
-    """Load a run's model, a saved one, or one that ships with the package."""
-    import mimonets
-    from mimonets.training.run_folder import choose_model
-
-    folder = Path(name)
-    if (folder / "recipe.yaml").is_file():
-        folder = choose_model(folder)[1]
-    if folder.is_dir():
-        return mimonets.load(folder)
-    return mimonets.create(name, pretrained=True)
 
 
 def _described(model: Any, args: Namespace) -> Any:

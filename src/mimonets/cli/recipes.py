@@ -4,13 +4,15 @@ from argparse import Namespace
 from typing import Any
 
 from mimonets._show import print_json
-from mimonets.cli._options import add_json
+from mimonets.cli._options import NETWORK_HELP, add_json
 
 
 def add_parser(subparsers: Any) -> None:
     """Describe the command."""
     parser = subparsers.add_parser("recipes", help="list the recipes, or show one")
-    parser.add_argument("name", nargs="?", help="the recipe to show")
+    parser.add_argument(
+        "name", nargs="?", metavar="NETWORK", help=f"whose recipe to show: {NETWORK_HELP}"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -20,9 +22,9 @@ def run(args: Namespace) -> None:
     from mimonets.recipes.families import recipe_summaries
 
     if args.name is not None:
-        from mimonets.recipes.loader import load_recipe
+        from mimonets.cli.open_models import find_recipe
 
-        recipe = load_recipe(args.name)
+        recipe = find_recipe(args.name)
         if args.json:
             print_json(recipe.as_dict())
         else:

@@ -10,9 +10,9 @@ from typing import Any
 
 from mimonets._extras import install_line
 from mimonets._memory import keep_freed_memory
-from mimonets.cli._options import add_imports, fraction, positive, replicas, shrinks
+from mimonets.cli._options import NETWORK_HELP, add_imports, fraction, positive, replicas, shrinks
 
-DEFAULT = "digits"  # what is served if nothing is named: it ships with the package
+DEFAULT = "digits-keys"  # what is served if nothing is named: it ships with the package
 
 EPILOG = """\
 examples:
@@ -40,9 +40,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "models",
         nargs="*",
-        metavar="[NAME=]DIR[,DIR]",
-        help="a run, a saved model, an export or the name of a shipped model (the digits network); "
-        "with commas: networks to switch between",
+        metavar="[NAME=]NETWORK[,NETWORK]",
+        help=f"{NETWORK_HELP} ({DEFAULT}); with commas: networks to switch between",
     )
     parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
     parser.add_argument(
@@ -133,6 +132,9 @@ def run(args: Namespace) -> None:
         raise ValueError(
             "--demo sends a load of its own, which has no key: leave out --keys or --demo."
         )
+    facts = _facts(args) if args.demo else {}
+    if "plain" in facts and facts["plain"]["model"] not in args.models:
+        args.models = [*(args.models or [DEFAULT]), facts["plain"]["model"]]
     server = make_server(args)
     chosen = ", ".join(server.loaders)
     address = f"http://{args.host}:{args.port}"
@@ -143,7 +145,7 @@ def run(args: Namespace) -> None:
         if args.demo:
             name, folders = name_and_folders((args.models or [DEFAULT])[0])
             samples = write_samples(folders[0], Path(place) / "samples.npz")
-            demo = DemoLoad(f"http://127.0.0.1:{args.port}/v2/models/{name}", str(samples))
+            demo = DemoLoad(f"http://127.0.0.1:{args.port}/v2/models/{name}", str(samples), facts)
         run_server(server, host=args.host, port=args.port, demo=demo)
 
 
@@ -251,23 +253,44 @@ def _absolute(args: Namespace) -> Namespace:
     return Namespace(**{**vars(args), "models": models, "keys": keys, "run": None})
 
 
+def _facts(args: Namespace) -> dict[str, Any]:
+    """Say for the page what runs, and which plain network of the same data ships beside it."""
+    from mimonets._show import mmac
+    from mimonets.checkpoints.shipped import pretrained_names
+    from mimonets.cli.open_models import find_config, find_recipe, name_and_folders
+    from mimonets.evaluation import count_macs
+    from mimonets.models.registry import model_class_for
+
+    def described(text: str) -> str:
+        config = find_config(text)
+        model = model_class_for(config)
+        streams = getattr(config, "num_streams", 1)
+        alone, together = (mmac(count_macs(config, active).paper) for active in (1, streams))
+        if streams == 1:
+            return f"{model.__name__}-{config.depth}-{config.width}, {alone} MMAC per input"
+        tiles = getattr(config, "binding", "") == "tiles"
+        how = (
+            f"in tiles: {streams} inputs stand side by side, nothing is added up"
+            if tiles
+            else f"with keys: {streams} inputs are bound, added up and unbound"
+        )
+        return f"{model.__name__} {how}. {alone} MMAC per input alone, {together} in one pass"
+
+    name, folders = name_and_folders((args.models or [DEFAULT])[0])
+    facts: dict[str, Any] = {"network": f"{name} is a {described(str(folders[0]))}."}
+    plain = f"{find_recipe(str(folders[0])).data.name.partition('-')[0]}-plain"
+    if plain in pretrained_names():
+        facts["plain"] = {"model": plain, "network": described(plain)}
+    return facts
+
+
 def write_samples(folder: Path, path: Path) -> Path:
-    """Write labelled test images of a run for the demo's load."""
+    """Write labelled test images for the demo's load: of the data that a network was trained on."""
     import numpy as np
 
-    from mimonets.cli.open_models import run_folder_of, weights_in
-    from mimonets.recipes import load_recipe
-    from mimonets.recipes.execute import read_run, split_batches
+    from mimonets.cli.open_models import find_recipe, labelled_batches
 
-    run_folder = run_folder_of(weights_in(folder))
-    if run_folder is not None:
-        recipe = read_run(run_folder)
-    elif folder.name.startswith("digits"):
-        # Digits by other writers than those it was trained on; they ship with scikit-learn.
-        recipe = load_recipe("digits-writers-tiles-dynamic")
-    else:
-        raise ValueError(f"--demo needs the run that {folder} came from, for its test images.")
-    data = split_batches(recipe, "test").data
+    data = labelled_batches(find_recipe(str(folder)), "test")[0].data
     images = getattr(data, "images", None)
     if images is None:
         raise ValueError(f"--demo shows images, and {folder} takes sequences.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from mimonets._seeds import mean_and_deviation
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import SET_HELP, add_data, add_json, positive
+from mimonets.cli._options import NETWORK_HELP, SET_HELP, add_data, add_json, positive
 
 EPILOG = """\
 mimonets recipes RECIPE prints every setting; "Every setting" in docs/training.md explains them.
@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         "checkpoints and the trained model. Ctrl-C saves; --resume continues to the same weights.",
         epilog=EPILOG,
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
+    parser.add_argument("recipe", metavar="NETWORK", help=f"whose recipe to train: {NETWORK_HELP}")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
     )
@@ -57,19 +57,19 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: Namespace) -> None:
     """Train a recipe, once or with several seeds."""
-    from mimonets.recipes import load_recipe
+    from mimonets.cli.open_models import find_recipe
     from mimonets.recipes.execute import run_recipe, taste
     from mimonets.training import TrainingDivergedError
 
     overrides = [*args.set]
     if args.devices:
         overrides.append(f"train.devices={args.devices}")
-    recipe = load_recipe(args.recipe, overrides).with_data_dir(args.data_dir)
+    recipe = find_recipe(args.recipe, overrides).with_data_dir(args.data_dir)
     if args.multiply_batch:
         recipe = _multiplied(recipe, args.devices or 1, args.multiply_batch)
     if args.taste:
         recipe = taste(recipe)
-    folder = Path(args.out or f"runs/{args.recipe}{'-taste' if args.taste else ''}")
+    folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
     results = []
     for number in range(args.seeds):
         seeded = recipe.with_seed(recipe.train.seed + number)

@@ -311,7 +311,8 @@ def train_config(steps: int, batch_size: int, seed: int, **changes: Any) -> Trai
     settings: dict[str, Any] = {
         **{"steps": steps, "batch_size": batch_size, "per_stream": False, "seed": seed},
         **{"optimizer": "adamw", "lr": 3e-3, "weight_decay": 1e-2, "mixup": 0.0},
-        **{"evaluate_every": 0},
+        # Short trainings of any network: large gradients are clipped, and no batch is skipped.
+        **{"evaluate_every": 0, "grad_filter": None, "grad_clip": 1.0},
     }
     return TrainConfig(**settings, **changes)
 

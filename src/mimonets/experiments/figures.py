@@ -207,7 +207,7 @@ def _legend_of_lines(
     axes: Any, rows: Sequence[Record], families: Sequence[str], markers: dict[str, str]
 ) -> list[Any]:
     """Make what a legend of lines shows: families by colour, variants by marker, the rest."""
-    looks = [
+    looks: list[tuple[dict[str, Any], str]] = [
         *(({"color": FAMILIES[one][0], "marker": "o"}, one) for one in families),
         *(({"color": "0.3", "marker": marker}, one) for one, marker in markers.items() if one),
     ]

@@ -180,13 +180,20 @@ def _ready(plan: Plan, waiting: list[Job], running: dict[Any, Job]) -> list[Job]
 def _ray_started(ray: Any, options: RunOptions) -> Iterator[None]:
     """Join the cluster that RAY_ADDRESS names, or start Ray here; SIGTERM interrupts, as Ctrl-C."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way to others by default
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines need longer
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(**quiet)
-    else:
-        cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
-        ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        if address:
+            ray.init(**quiet)
+        else:
+            cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+    except Exception as error:  # Ray has many kinds of them
+        where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+        raise ValueError(
+            f"Ray could not be started or reached {where}: {first_line(error)}. Try again, or "
+            f"leave out --workers."
+        ) from error
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -45,6 +45,7 @@ class ExportOptions:
     int8_runtimes: Sequence[str] | None = None  # onnxruntime, openvino; None: those installed
     inputs: Any = None  # real inputs to compare with PyTorch on; None: random ones
     input_spec: InputSpec | None = None  # what an input is, if the model does not know
+    recipe: dict[str, Any] | None = None  # what it was trained with, for whoever evaluates it
     tolerance: float = 1e-4  # of the largest answer; float32 graphs agree to about 1e-6
     tell: Callable[[str], object] = lambda line: None  # called with a line for each step
 
@@ -56,7 +57,9 @@ class ExportFolder:
         self, model: nn.Module, folder: Path, manifest: Manifest, options: ExportOptions
     ) -> None:
         self.model, self.folder, self.options, self.tell = model, folder, options, options.tell
-        self.manifest = replace(manifest, versions=_versions(), cpu=cpu_features())
+        self.manifest = replace(
+            manifest, versions=_versions(), cpu=cpu_features(), recipe=options.recipe
+        )
         self.reference = Engine(model, "torch")
         self.reference.manifest = manifest  # with the modes that are exported, and no others
         count = 3 * manifest.num_streams + 1

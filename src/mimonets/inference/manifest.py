@@ -70,6 +70,7 @@ class Manifest:
     # The argument of forward that the number of a mode goes to, where it is not active_streams:
     # "point" for a slimmable network, whose modes are widths and take one input per pass.
     argument: str | None = None
+    recipe: dict[str, Any] | None = None  # what it was trained with, as Recipe.as_dict gives it
     versions: dict[str, str] = field(default_factory=dict)
     cpu: dict[str, Any] = field(default_factory=dict)  # where it was exported and measured
     threads: int | None = None  # of the measured service times

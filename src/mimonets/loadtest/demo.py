@@ -1,16 +1,17 @@
 """The demo's load: labelled inputs from a separate process, as often as the page's slider says.
 
 The server talks to it in lines: a rate in, counts out. Also the process itself:
-``python -m mimonets.loadtest.demo URL SAMPLES``.
+``python -m mimonets.loadtest.demo URL SAMPLES INPUTS_PER_REQUEST``.
 """
 
 import asyncio
 import base64
 import json
+import math
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -23,15 +24,18 @@ WINDOW = 4.0  # seconds over which accuracy is counted
 ABSENCE = 5.0  # seconds without a page until the load stops; loading a page again takes less
 SLO = 0.2  # seconds
 PICTURES = 20  # that the page shows
+REQUESTS = 250  # a second, at the end of the slider
+MOST_INPUTS = 64  # of a request
 
 
 class DemoLoad:
     """Starts the process on the first use, and keeps what it reports."""
 
-    max_rate = 400.0
-
-    def __init__(self, url: str, samples: str) -> None:
+    def __init__(self, url: str, samples: str, facts: Mapping[str, Any] | None = None) -> None:
         self.url, self.samples, self.rate = url, samples, 0.0
+        self.facts = dict(facts or {})  # what the page says of the network
+        self.max_rate, self.step, self.burst = 400.0, 5.0, 1  # inputs per second, and per request
+        self._capacity: dict[str, float] = {}
         self._pages = 0
         self._changing = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
@@ -47,7 +51,32 @@ class DemoLoad:
             {"image": _data_url(image), "label": label}
             for image, label in zip(found.inputs, labels, strict=False)
         ]
-        return {"max_rate": self.max_rate, "samples": shown}
+        return {
+            **self.facts,
+            "model": self.model,
+            "max_rate": self.max_rate,
+            "step": self.step,
+            "capacity": self._capacity,
+            "samples": shown,
+        }
+
+    @property
+    def model(self) -> str:
+        """The name of the model that gets the load."""
+        return self.url.rpartition("/")[2]
+
+    def scale(self, slow: float, fast: float) -> None:
+        """Fit the slider to what the machine can do, in inputs per second of slow and fast mode.
+
+        At its end the load is beyond slow mode, so that the operating point changes. About a
+        hundred requests a second carry it, however many inputs that takes.
+        """
+        self._capacity = {"slow": slow, "fast": fast}
+        most = min(max(1.5 * slow, 0.9 * fast), 4 * slow)
+        unit = 10.0 ** math.floor(math.log10(most / 20))
+        self.step = unit * next(part for part in (1, 2, 5, 10) if unit * part * 50 >= most)
+        self.max_rate = self.step * math.ceil(most / self.step)
+        self.burst = min(MOST_INPUTS, max(1, round(self.max_rate / REQUESTS)))
 
     async def set_rate(self, rate: float) -> None:
         """Change the load; starts the process if it does not run."""
@@ -65,6 +94,7 @@ class DemoLoad:
                 "mimonets.loadtest.demo",
                 self.url,
                 self.samples,
+                str(self.burst),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
@@ -119,8 +149,11 @@ class DemoLoad:
                 self._reports.append((time.monotonic(), json.loads(line)))
 
 
-async def generate(url: str, samples: Samples) -> None:
-    """Send at the rate that the last line of standard input said; report twice a second."""
+async def generate(url: str, samples: Samples, burst: int = 1) -> None:
+    """Send at the rate that the last line of standard input said; report twice a second.
+
+    The rate is of inputs, of which a request has ``burst``.
+    """
     import aiohttp
 
     rate, counts = 0.0, {"answered": 0, "right": 0, "refused": 0}
@@ -141,17 +174,18 @@ async def generate(url: str, samples: Samples) -> None:
             counts.update(dict.fromkeys(counts, 0))
 
     async def one(session: Any) -> None:
-        row = int(rng.integers(len(samples.inputs)))
-        body, headers = bodies.of(row)
+        row = int(rng.integers(max(1, len(samples.inputs) - burst + 1)))
+        body, headers = bodies.of(row, burst)
         with suppress(aiohttp.ClientError, TimeoutError):
             async with session.post(f"{url}/infer", data=body, headers=headers) as response:
                 content = await response.read()
             if response.status != 200:
-                counts["refused"] += 1
+                counts["refused"] += burst
                 return
-            counts["answered"] += 1
-            said = json.loads(content)["outputs"][0]["data"][0]
-            counts["right"] += samples.labels is not None and said == int(samples.labels[row])
+            said = json.loads(content)["outputs"][0]["data"]
+            counts["answered"] += len(said)
+            if samples.labels is not None:
+                counts["right"] += int(np.sum(said == samples.labels[row : row + len(said)]))
 
     async def send(session: Any) -> None:
         sending: set[asyncio.Task[None]] = set()
@@ -161,7 +195,7 @@ async def generate(url: str, samples: Samples) -> None:
                 await asyncio.sleep(0.05)
                 upcoming = time.perf_counter()
                 continue
-            upcoming = max(upcoming + rng.exponential(1 / rate), time.perf_counter() - 0.25)
+            upcoming = max(upcoming + rng.exponential(burst / rate), time.perf_counter() - 0.25)
             await asyncio.sleep(max(0.0, upcoming - time.perf_counter()))
             task = asyncio.create_task(one(session))
             sending.add(task)
@@ -188,4 +222,4 @@ def _data_url(image: Any) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(generate(sys.argv[1], Samples.read(sys.argv[2])))
+    asyncio.run(generate(sys.argv[1], Samples.read(sys.argv[2]), int(sys.argv[3])))

@@ -186,13 +186,13 @@ class Bodies:
         self._samples, self._parameters, self._binary = samples, parameters, binary
         kinds = {"f": ("FP32", "<f4"), "u": ("UINT8", "u1"), "i": ("INT64", "<i8")}
         self._kind, self._type = kinds[samples.inputs.dtype.kind]
-        self._made: dict[int, tuple[bytes, dict[str, str]]] = {}
+        self._made: dict[tuple[int, int], tuple[bytes, dict[str, str]]] = {}
 
-    def of(self, row: int) -> tuple[bytes, dict[str, str]]:
-        """Give the body of a request for one sample, and its HTTP headers."""
-        if row not in self._made:
-            self._made[row] = self._encode(self._samples.inputs[row : row + 1])
-        return self._made[row]
+    def of(self, row: int, count: int = 1) -> tuple[bytes, dict[str, str]]:
+        """Give the body of a request for one sample, or some in a row, and its HTTP headers."""
+        if (row, count) not in self._made:
+            self._made[row, count] = self._encode(self._samples.inputs[row : row + count])
+        return self._made[row, count]
 
     def _encode(self, inputs: Array) -> tuple[bytes, dict[str, str]]:
         raw = inputs.astype(self._type)

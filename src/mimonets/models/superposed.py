@@ -289,7 +289,7 @@ def _run_plainly(network: nn.Module, inputs: Tensor) -> Probe:
             f"The network itself fails on the example ({first_line(plain.error)}): pass inputs as "
             f"it takes them."
         )
-    if answer_in(plain.output).ndim == 0:
+    if any(part.ndim == 0 for part in parts_of(answer_in(plain.output))):
         raise ValueError(
             f"{type(network).__name__} gives one number for the whole batch, and superpose() needs "
             f"an answer for each input: leave out the mean or the loss at its end."

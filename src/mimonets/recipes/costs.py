@@ -6,7 +6,6 @@ recipe that changes is counted anew. ``make costs`` writes the file; a slow test
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,12 @@ def settings_digest(recipe: str) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
-def count_costs(
-    recipe_or_folder: str, overrides: Sequence[str] = (), points: Iterable[int | None] | None = None
-) -> Rows:
-    """Count what a network costs, by default at its usual operating points."""
+def count_costs(recipe: str) -> Rows:
+    """Count what the network of a recipe costs at its usual operating points."""
     from mimonets.evaluation import count_points
-    from mimonets.recipes.loader import model_config
+    from mimonets.recipes.loader import load_recipe
 
-    network = model_config(recipe_or_folder, overrides)
-    return [cost.as_dict() for cost in count_points(network, points)]
+    return [cost.as_dict() for cost in count_points(load_recipe(recipe).model)]
 
 
 def write_costs(path: Path) -> None:

@@ -212,7 +212,15 @@ def measure_run(
         which: best or last; by default the one that the run kept, see :func:`choose_model`.
         device: by default a CUDA device if there is one.
     """
-    model, batches = open_run(folder, split, data_dir, which, device)
+    return measure_points(*open_run(folder, split, data_dir, which, device), points)
+
+
+def measure_points(
+    model: Any,
+    batches: ImageBatches | SequenceBatches,
+    points: Sequence[int | None] | None = None,
+) -> list[tuple[OperatingPoint, PointAccuracy, float]]:
+    """Measure accuracy and MACs per input at operating points, by default the usual ones."""
     chosen = [find_point(model, number) for number in points or ()] or usual_points(model)
     found = evaluate(model, batches, [point.number for point in chosen])
     return [(p, found[p.number], count_macs(model, p.number).paper) for p in chosen]

@@ -74,6 +74,11 @@ class Recipe:
             return self
         return replace(self, data=replace(self.data, dir=find_data_dir(data_dir, self.data.name)))
 
+    def without_paths(self) -> "Recipe":
+        """Give the same experiment without folders of this machine."""
+        data, train = replace(self.data, dir=None), replace(self.train, teacher=None)
+        return replace(self, data=data, train=train)
+
     def with_seed(self, seed: int) -> "Recipe":
         """Give the same experiment with another seed for weights and batches."""
         return replace(self, train=replace(self.train, seed=seed))

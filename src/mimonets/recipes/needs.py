@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mimonets.recipes.families import find_recipe, recipe_names
 
 if TYPE_CHECKING:
     from mimonets.recipes.loader import Recipe
 
-PRECISIONS = ("32", "bf16")
+PRECISIONS: tuple[Literal["32", "bf16"], ...] = ("32", "bf16")
 # Training items of data sets whose recipes count epochs; of the small ones about so many.
 ITEMS = {
     **{"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257, "mnist": 60_000},
@@ -148,7 +148,7 @@ def _needs(key: str, steps: int | None) -> Needs:
     counted = dict(zip(PRECISIONS, _table()["steps"][key], strict=True))
     return Needs(
         steps,
-        {name: step_seconds(*counted[name][:2], name) for name in PRECISIONS},
+        {name: step_seconds(counted[name][0], counted[name][1], name) for name in PRECISIONS},
         {name: counted[name][2] for name in PRECISIONS},
     )
 

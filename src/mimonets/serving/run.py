@@ -50,9 +50,11 @@ def freeze_loaded_objects() -> None:
 class _Runner(uvicorn.Server):
     """Refuses new requests from the first signal on, and answers those that are queued."""
 
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+    def __init__(
+        self, config: uvicorn.Config, server: Server, sockets: list[socket.socket]
+    ) -> None:
         super().__init__(config)
-        self._served = server
+        self._served, self._sockets = server, sockets
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -66,7 +68,7 @@ class _Runner(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().serve(sockets)
+        await super().serve(sockets or self._sockets)
 
     def _start_to_end(self) -> None:
         self._served.bodies.end(BODY_GRACE)
@@ -130,11 +132,10 @@ def run_server(
 ) -> None:
     """Serve until SIGINT or SIGTERM; SIGHUP loads all models again. Raises what loading raised."""
     check_host(host, server)
-    sockets = listen(host, port)
     app = make_app(server, wait=False)
     add_site(app, server, demo)
     config = make_config(app, server.settings)
-    runner = _Runner(config, server)
+    runner = _Runner(config, server, listen(host, port))
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
     server.on_load = freeze_loaded_objects
@@ -142,12 +143,12 @@ def run_server(
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
-        loop.run(_serve(runner, server, demo, sockets))
+        loop.run(_serve(runner, server, demo))
     if server.failure is not None:
         raise server.failure
 
 
-async def _serve(runner: _Runner, server: Server, demo: Any, sockets: list[socket.socket]) -> None:
+async def _serve(runner: _Runner, server: Server, demo: Any) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
@@ -167,7 +168,7 @@ async def _serve(runner: _Runner, server: Server, demo: Any, sockets: list[socke
     with contextlib.suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
         loop.add_signal_handler(signal.SIGHUP, start_reload)
     try:
-        await runner.serve(sockets)
+        await runner.serve()
     finally:
         if demo is not None:
             await demo.stop()

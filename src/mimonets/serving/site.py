@@ -61,6 +61,9 @@ def add_site(app: FastAPI, server: Server, demo: Any = None) -> None:
 
     @app.get("/v1/demo")
     async def about() -> Response:
+        costs = [point.cost for point in server.find(demo.model).queue.policy.points]
+        if min(costs) > 0:
+            demo.scale(slow=1 / max(costs), fast=1 / min(costs))
         return json_response(demo.about())
 
     @app.post("/v1/demo/load", include_in_schema=False)

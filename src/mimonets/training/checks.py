@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
-from mimonets.training.footprint import has_features
 
 
 def check_fit(
@@ -57,11 +56,6 @@ def check_fit(
             f"set model.num_classes={classes}."
         )
     problems += image_problems(settings, getattr(getattr(batches, "data", None), "shape", None))
-    if config.recompute and not has_features(model):
-        problems.append(
-            f"recompute=true computes features of linear attention again, and {name} has none: set "
-            f"train.recompute=false."
-        )
     if config.keep == "best" and validation is None:
         problems.append(
             "keep=best chooses a model by validation data, and there is none: hold some out "

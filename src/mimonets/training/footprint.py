@@ -129,6 +129,11 @@ def has_features(model: Any) -> bool:
 
 def set_recompute(model: nn.Module, wanted: bool) -> None:
     """Let the blocks of a network compute their attention again in the backward pass, or not."""
+    if wanted and not has_features(model):
+        raise ValueError(
+            f"recompute=true computes features of linear attention again, and "
+            f"{type(model).__name__} has none: set train.recompute=false."
+        )
     for module in model.modules():
         if isinstance(module, Block):
             module.recompute = wanted

@@ -1,6 +1,7 @@
 """What a person sees while a model trains, and how they stop it without losing anything."""
 
 import math
+import os
 import signal
 import sys
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from mimonets._show import QUIET
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -53,6 +56,7 @@ class Bar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         console = Console(file=sys.stderr)
+        show = show and not os.environ.get(QUIET)
         self._shown = show and console.is_terminal
         self._writes_lines = show and not console.is_terminal
         self._total = total

@@ -2,11 +2,14 @@
 
 const PADS = 4;
 const SIZE = 160; // pixels of a pad
+const PHOTO = 128; // pixels of a photo that is sent
 const POINTS = 120; // readings that a chart shows: a minute
 const SVG = "http://www.w3.org/2000/svg";
 
 const byId = (id) => document.getElementById(id);
-const state = { key: "", model: "", side: 8, samples: [], nextSample: 0, readings: [] };
+const state = {
+  key: "", model: "", plain: "", side: 8, colours: 1, samples: [], nextSample: 0, readings: [], slow: 0,
+};
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -45,10 +48,14 @@ class Pad {
     this.clearButton.setAttribute("aria-label", `Clear pad ${number}`);
     this.together = element("dd", {}, "–");
     this.alone = element("dd", {}, "–");
+    this.plain = element("dd", {}, "–");
+    this.plainRow = [element("dt", { hidden: "" }, "plain"), this.plain];
+    this.plain.hidden = true;
     const answers = element(
       "dl", {},
       element("dt", {}, "one pass"), this.together,
       element("dt", {}, "alone"), this.alone,
+      ...this.plainRow,
     );
     const buttons = element("div", { class: "buttons" }, this.sample, this.clearButton);
     this.figure = element("figure", { class: "pad" }, this.canvas, answers, buttons);
@@ -65,6 +72,7 @@ class Pad {
     this.canvas.addEventListener("pointerdown", (event) => {
       if (this.picture) this.clear();
       this.canvas.setPointerCapture(event.pointerId);
+      this.strokes.push([]);
       this.last = place(event);
       this.stroke(this.last);
     });
@@ -76,6 +84,13 @@ class Pad {
     }
     this.clearButton.addEventListener("click", () => this.clear());
     this.sample.addEventListener("click", () => this.takeSample());
+    for (const over of ["dragenter", "dragover"]) {
+      this.canvas.addEventListener(over, (event) => event.preventDefault());
+    }
+    this.canvas.addEventListener("drop", (event) => {
+      event.preventDefault();
+      takeFiles([...event.dataTransfer.files], this.number - 1);
+    });
   }
 
   describe(what) {
@@ -86,11 +101,12 @@ class Pad {
     this.pen.fillStyle = "#000";
     this.pen.fillRect(0, 0, SIZE, SIZE);
     this.picture = null;
+    this.strokes = []; // lines of points
+    this.label = null; // the right class, of samples
     this.isEmpty = true;
     this.last = null;
-    this.show(this.together, null);
-    this.show(this.alone, null);
-    this.describe("empty, draw a digit with a pointer or take a sample");
+    for (const place of [this.together, this.alone, this.plain]) this.show(place, null);
+    this.describe("empty, draw a digit with a pointer, drop an image or take a sample");
   }
 
   stroke(to) {
@@ -100,98 +116,147 @@ class Pad {
     this.pen.lineTo(to[0] + 0.01, to[1]);
     this.pen.stroke();
     this.last = to;
+    this.strokes.at(-1).push(to);
     this.isEmpty = false;
     this.describe("your drawing");
+    answerSoon();
   }
 
   async takeSample() {
     if (state.samples.length === 0) return;
     const sample = state.samples[state.nextSample % state.samples.length];
     state.nextSample += 1;
-    await this.take(sample.image, `a sample of ${sample.label ?? "unknown class"}`);
+    await this.take(sample.image, `a sample of ${sample.label ?? "unknown class"}`, sample.label);
   }
 
-  async take(url, what) {
+  async take(url, what, label = null) {
     const image = new Image();
     image.src = url;
     await image.decode();
     this.clear();
-    this.pen.imageSmoothingEnabled = false;
-    this.pen.drawImage(image, 0, 0, SIZE, SIZE);
+    const [width, height] = [image.naturalWidth, image.naturalHeight];
+    const side = Math.min(width, height); // the square in the middle
+    const source = [image, (width - side) / 2, (height - side) / 2, side, side];
+    this.pen.imageSmoothingEnabled = side > SIZE;
+    this.pen.drawImage(...source, 0, 0, SIZE, SIZE);
     this.picture = url;
+    if (width !== height || side > PHOTO) { // a photo: no more pixels than the network can use
+      const made = element("canvas", { width: PHOTO, height: PHOTO });
+      const pen = made.getContext("2d");
+      pen.imageSmoothingQuality = "high";
+      pen.drawImage(...source, 0, 0, PHOTO, PHOTO);
+      this.picture = made.toDataURL("image/png");
+    }
     this.isEmpty = false;
+    this.label = label;
     this.describe(what);
+    answerSoon();
   }
 
-  // A drawing, cut to its bounding box and centred as the digits of the data set are.
+  // The drawing as the training data are. The 8x8 digits fill the height with thick strokes; MNIST's
+  // fill 20 of 28 pixels, with their centre of mass in the middle. Strokes are drawn anew in the
+  // right width: a tall 1 would be a hair otherwise.
   image() {
     if (this.picture) return this.picture;
-    const side = SIZE;
-    const made = element("canvas", { width: side, height: side });
-    const pen = made.getContext("2d");
-    pen.fillStyle = "#000";
-    pen.fillRect(0, 0, side, side);
-    const pixels = this.pen.getImageData(0, 0, SIZE, SIZE).data;
-    let [left, top, right, bottom] = [SIZE, SIZE, 0, 0];
-    for (let y = 0; y < SIZE; y += 1) {
-      for (let x = 0; x < SIZE; x += 1) {
-        if (pixels[4 * (y * SIZE + x)] > 60) {
-          left = Math.min(left, x); right = Math.max(right, x + 1);
-          top = Math.min(top, y); bottom = Math.max(bottom, y + 1);
-        }
+    const like = state.side < 20 ? { box: 1, width: 0.78, line: 0.2 } : { box: 20 / 28, width: 20 / 28, line: 0.09 };
+    const points = this.strokes.flat();
+    const [xs, ys] = [0, 1].map((axis) => points.map((point) => point[axis]));
+    const [left, right, top, bottom] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+    const line = like.line * SIZE;
+    const scale = Math.min(
+      (like.box * SIZE - line) / Math.max(bottom - top, 1),
+      (like.width * SIZE - line) / Math.max(right - left, 1),
+      SIZE / 24, // a dot stays small
+    );
+    const made = element("canvas", { width: SIZE, height: SIZE });
+    const pen = made.getContext("2d", { willReadFrequently: true });
+    const draw = (x, y) => {
+      Object.assign(pen, { fillStyle: "#000", strokeStyle: "#fff", lineWidth: line, lineCap: "round", lineJoin: "round" });
+      pen.fillRect(0, 0, SIZE, SIZE);
+      for (const stroke of this.strokes) {
+        pen.beginPath();
+        stroke.forEach((point, number) => {
+          const to = [(point[0] - (left + right) / 2) * scale + x, (point[1] - (top + bottom) / 2) * scale + y];
+          if (number === 0) { pen.moveTo(...to); pen.lineTo(to[0] + 0.01, to[1]); } else pen.lineTo(...to);
+        });
+        pen.stroke();
       }
-    }
-    if (right > left) {
-      const margin = state.side >= 20 ? 0.14 * side : 0;
-      const scale = (side - 2 * margin) / Math.max(bottom - top, right - left);
-      const [width, height] = [(right - left) * scale, (bottom - top) * scale];
-      pen.drawImage(
-        this.canvas, left, top, right - left, bottom - top,
-        (side - width) / 2, (side - height) / 2, width, height,
-      );
+    };
+    draw(SIZE / 2, SIZE / 2);
+    if (state.side >= 20) {
+      const pixels = pen.getImageData(0, 0, SIZE, SIZE).data;
+      let [mass, x, y] = [0, 0, 0];
+      for (let place = 0; place < SIZE * SIZE; place += 1) {
+        const ink = pixels[4 * place];
+        mass += ink; x += ink * (place % SIZE); y += ink * Math.floor(place / SIZE);
+      }
+      draw(SIZE - x / mass, SIZE - y / mass);
     }
     return made.toDataURL("image/png");
   }
 
-  show(place, answer, differs = false) {
-    place.className = differs ? "differs" : "";
+  // Right and wrong are said of samples only, whose class is known.
+  show(place, answer) {
+    place.className = "";
     if (!answer) { place.textContent = "–"; return; }
     place.replaceChildren(
       element("b", {}, answer.label), ` ${(100 * answer.probability).toFixed(0)} %`,
     );
+    if (this.label === null || this.label === undefined) return;
+    const isRight = answer.class === this.label;
+    place.className = isRight ? "right" : "wrong";
+    place.append(isRight ? " ✓" : " ✗");
   }
 }
 
 const pads = Array.from({ length: PADS }, (_, number) => new Pad(number + 1));
 byId("pads").append(...pads.map((pad) => pad.figure));
 
+// Answers come while one draws: at most one request at a time, and the last stroke is never missed.
+let waiting = 0;
+let answering = false;
+function answerSoon() {
+  if (waiting) return;
+  waiting = setTimeout(async () => {
+    waiting = 0;
+    if (answering) { answerSoon(); return; }
+    await answerAll();
+  }, 150);
+}
+
 async function answerAll() {
   const busy = pads.filter((pad) => !pad.isEmpty);
   if (busy.length === 0) {
-    byId("how").textContent = "All pads are empty: draw a digit, or take a sample.";
+    byId("how").textContent = "All pads are empty: draw a digit, drop an image, or take a sample.";
     return;
   }
+  answering = true;
   const images = busy.map((pad) => pad.image());
   const request = { images, model: state.model, timeout: 5000000 };
   try {
-    const [together, alone] = await Promise.all([
+    const [together, alone, plain] = await Promise.all([
       ask("/v1/classify", { ...request, superpose: true }),
       ask("/v1/classify", { ...request, mode: "slow" }),
+      state.plain ? ask("/v1/classify", { ...request, model: state.plain }) : null,
     ]);
     busy.forEach((pad, place) => {
-      const [fast, slow] = [together.answers[place], alone.answers[place]];
-      pad.show(pad.together, fast, fast.class !== slow.class);
-      pad.show(pad.alone, slow);
+      if (pad.isEmpty) return; // cleared meanwhile
+      pad.show(pad.together, together.answers[place]);
+      pad.show(pad.alone, alone.answers[place]);
+      if (plain) pad.show(pad.plain, plain.answers[place]);
     });
     const words = (found) => found.answers.map((one) => one.label).join(", ");
     const milliseconds = ({ parameters: { queue_us: queue, compute_us: compute } }) =>
       ((queue + compute) / 1000).toFixed(1);
     const shared = together.answers[0].group_size;
     byId("how").textContent =
-      `${words(together)} with ${shared} in one pass, ` +
-      `${milliseconds(together)} ms; ${words(alone)} each alone, ${milliseconds(alone)} ms.`;
+      `${words(together)} with ${shared} in one pass, ${milliseconds(together)} ms; ` +
+      `${words(alone)} each alone, ${milliseconds(alone)} ms` +
+      `${plain ? `; ${words(plain)} by the plain network, ${milliseconds(plain)} ms` : ""}.`;
   } catch (problem) {
     byId("how").textContent = `No answer: ${problem.message}`;
+  } finally {
+    answering = false;
   }
 }
 
@@ -203,15 +268,18 @@ byId("clear").addEventListener("click", () => {
 byId("samples").addEventListener("click", async () => {
   for (const pad of pads) await pad.takeSample();
 });
-byId("files").addEventListener("change", async () => {
-  const files = [...byId("files").files].slice(0, PADS);
-  for (const [place, file] of files.entries()) {
+async function takeFiles(files, first = 0) {
+  for (const [place, file] of files.slice(0, PADS).entries()) {
     try {
-      await pads[place].take(await dataUrl(file), `your file ${file.name}`);
+      await pads[(first + place) % PADS].take(await dataUrl(file), `your file ${file.name}`);
     } catch {
       byId("how").textContent = `${file.name} is no image that can be shown: choose PNG or JPEG files.`;
     }
   }
+}
+
+byId("files").addEventListener("change", async () => {
+  await takeFiles([...byId("files").files]);
   byId("files").value = ""; // the same files may be chosen again
 });
 
@@ -362,7 +430,8 @@ let changing = 0;
 let changed = 0; // when the slider was last moved
 function showRate(rate) {
   byId("rate").value = rate;
-  byId("rate-text").textContent = `${rate} requests a second`;
+  const share = state.slow ? `, ${Math.round(100 * rate / state.slow)} % of what slow mode can do` : "";
+  byId("rate-text").textContent = `${rate} inputs a second${share}`;
 }
 byId("rate").addEventListener("input", () => {
   const rate = Number(byId("rate").value);
@@ -374,28 +443,40 @@ byId("rate").addEventListener("input", () => {
   }, 150);
 });
 
+// Without a demo there is nothing to sample from.
+function showDemo(demo) {
+  pads.forEach((pad) => { pad.sample.hidden = !demo; });
+  if (!demo) return;
+  state.samples = demo.samples;
+  state.plain = demo.plain?.model ?? "";
+  state.slow = demo.capacity?.slow ?? 0;
+  byId("rate").max = demo.max_rate;
+  byId("rate").step = demo.step;
+  byId("load").hidden = false;
+  byId("samples").hidden = false;
+  byId("network").textContent = demo.network ?? "";
+  if (!state.plain) return;
+  pads.forEach((pad) => pad.plainRow.forEach((part) => { part.hidden = false; }));
+  byId("plain").textContent = `Plain is ${demo.plain.network}.`;
+}
+
 async function start() {
   try {
     const models = await ask("/v2/repository/index", {});
     if (models.length === 0) throw new Error("the models are being loaded");
-    state.model = models[0].name;
+    const demo = await ask("/v1/demo").catch(() => null);
+    state.model = demo?.model ?? models[0].name;
     const described = await ask(`/v2/models/${state.model}`);
     state.side = described.inputs[0].shape.at(-1);
+    state.colours = described.inputs[0].shape[1];
+    if (state.colours > 1) byId("intro").textContent = "Drop a photo on each pad, choose files, or take samples.";
+    showDemo(demo);
     const streams = described.parameters.modes.map((mode) => mode.active_streams);
     CHARTS[0].most = Math.max(...streams, 2);
   } catch (problem) {
     byId("status").textContent = `Not connected: ${problem.message}.`;
     if (byId("key-form").hidden) setTimeout(start, 1000);
     return;
-  }
-  try {
-    const demo = await ask("/v1/demo");
-    state.samples = demo.samples;
-    byId("rate").max = demo.max_rate;
-    byId("load").hidden = false;
-    byId("samples").hidden = false;
-  } catch {
-    pads.forEach((pad) => { pad.sample.hidden = true; }); // no demo: nothing to sample from
   }
   follow();
 }
