@@ -103,7 +103,7 @@ def test_all_chunks_at_once_give_the_same_numbers(phi, masked, tokens, monkeypat
     options = {"mask": mask, "causal": True, "chunk_size": 4}
     expected = linear_attention(q, k, v, phi, **options)
     expected_gradients = gradients(linear_attention, q, k, v, phi, **options)
-    monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
+    monkeypatch.setattr("mimonets.attention.sums.works_at_once", lambda x: True)
     assert_close(linear_attention(q, k, v, phi, **options), expected)
     assert_close(gradients(linear_attention, q, k, v, phi, **options), expected_gradients)
 

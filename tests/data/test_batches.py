@@ -92,21 +92,19 @@ def test_drop_last_leaves_only_full_batches():
         ImageBatches(images(), 24, drop_last=True)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_share_the_batch_that_one_rank_would_see(world_size):
-    data = images(24)
-    options = {"shuffle": True, "seed": 1, "augment": AugmentConfig(padding=1)}
-    alone = list(ImageBatches(data, 8, **options).epoch(2))
-    ranks = [
-        ImageBatches(data, 8 // world_size, rank=rank, world_size=world_size, **options).epoch(2)
-        for rank in range(world_size)
-    ]
-    together = [
-        tuple(torch.cat(parts) for parts in zip(*shares, strict=True))
-        for shares in zip(*ranks, strict=True)
-    ]
-    # statistics are those of the whole set on every rank
-    same(together, alone)
+def test_batches_can_be_made_on_another_device():
+    data, meta = images(24), torch.device("meta")
+    batches = ImageBatches(data, 8, augment=AugmentConfig(padding=1))
+    assert all(part.is_meta for batch in batches.to(meta) for part in batch)
+    assert not any(part.is_meta for batch in batches for part in batch), "the others stay"
+    sequenced = SequenceBatches(sequences(12), 4).to(meta)
+    assert all(part.is_meta for batch in sequenced for part in batch)
+
+
+def test_images_that_would_fill_a_device_stay_where_they_are(monkeypatch):
+    monkeypatch.setattr("mimonets.data.batches.MOST_ON_DEVICE", 10)
+    batches = ImageBatches(images(24), 8)
+    assert batches.to(torch.device("meta")) is batches
 
 
 def test_batches_are_standardised_with_the_training_statistics():
@@ -167,8 +165,6 @@ def test_wrong_use_is_answered_in_one_line():
         centre_crop(images().images, 9)
     with pytest.raises(ValueError, match="cannot be reflected by 8: use padding below 8"):
         crop_at(images().images, torch.zeros(23, 2), 8, "reflect")
-    with pytest.raises(ValueError, match="rank=2 is not one of 2"):
-        ImageBatches(images(), 4, rank=2, world_size=2)
     with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
         ImageBatches(images(), 0)
     with pytest.raises(ValueError, match="padding=-1 .* mode='wrap' is not known"):
@@ -220,19 +216,10 @@ def test_next_tokens_are_not_scored_on_padding():
 
 
 @pytest.mark.parametrize("start", [0, 2])
-def test_resumed_and_shared_sequences_are_the_same(start):
+def test_resumed_sequences_are_the_same(start):
     data = sequences(12)
     alone = list(SequenceBatches(data, 4, shuffle=True, seed=5).epoch(1))
     same(SequenceBatches(data, 4, shuffle=True, seed=5).epoch(1, start=start), alone[start:])
-    ranks = [
-        SequenceBatches(data, 2, shuffle=True, seed=5, rank=r, world_size=2).epoch(1)
-        for r in range(2)
-    ]
-    together = [
-        tuple(torch.cat(parts) for parts in zip(*shares, strict=True))
-        for shares in zip(*ranks, strict=True)
-    ]
-    same(together, alone)
 
 
 @pytest.mark.slow

@@ -4,7 +4,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from mimonets.layers import SkipScale, init_convolution, isometry_penalty, total_isometry_penalty
+from mimonets.layers import (
+    SkipScale,
+    init_convolution,
+    isometric,
+    isometry_penalty,
+    total_isometry_penalty,
+)
 from oracles import gradients
 
 
@@ -25,14 +31,55 @@ SHAPES = [(3, 5, 3, 3), (5, 3, 3, 3), (4, 4, 1, 1), (7, 2, 1, 1), (2, 3, 5, 5), 
 OBLONG = [(3, 5, 1, 7), (5, 3, 7, 1), (2, 3, 3, 5), (2, 3, 4, 2)]
 
 
-@pytest.mark.parametrize("stride", [1, 2, (1, 2), (3, 1)])
-@pytest.mark.parametrize("shape", SHAPES + OBLONG)
-def test_the_penalty_matches_the_convolution_of_the_paper_gradients_too(shape, stride):
-    weight = torch.randn(shape, dtype=torch.float64)
-    assert_close(isometry_penalty(weight, stride), penalty_by_convolution(weight, stride))
+@pytest.fixture(params=["by taps", "by shifts"])
+def form(request, monkeypatch):
+    """Let a CPU take one of the two forms, whatever the size of the kernel."""
+    monkeypatch.setattr(isometric, "FEW_MAPS", 10_000 if request.param == "by taps" else 0)
+
+
+def check_against_the_convolution(weight, stride):
+    found, wanted = (f(weight, stride) for f in (isometry_penalty, penalty_by_convolution))
+    assert_close(found, wanted, rtol=1e-13, atol=0)
     fast = gradients(lambda w: isometry_penalty(w, stride), [weight])
     slow = gradients(lambda w: penalty_by_convolution(w, stride), [weight])
-    assert_close(fast, slow)
+    assert_close(fast, slow, rtol=0, atol=1e-13 * slow[0].abs().max().item())
+
+
+@pytest.mark.parametrize("stride", [1, 2, (1, 2), (3, 1)])
+@pytest.mark.parametrize("shape", SHAPES + OBLONG)
+def test_the_penalty_matches_the_convolution_of_the_paper_gradients_too(form, shape, stride):
+    check_against_the_convolution(torch.randn(shape, dtype=torch.float64), stride)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_penalty_of_tiny_and_huge_weights_is_as_exact(form, scale):
+    check_against_the_convolution(scale * torch.randn(3, 5, 3, 3, dtype=torch.float64), 1)
+
+
+def test_a_gradient_of_its_gradient_is_refused(form):
+    weight = torch.randn(2, 3, 3, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(isometry_penalty(weight), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient.sum().backward()
+
+
+def test_under_autocast_the_products_are_rounded_and_the_result_is_not(form):
+    weight = (torch.randn(6, 6, 3, 3) / 54**0.5).requires_grad_()
+    wanted = isometry_penalty(weight)
+    (exact,) = torch.autograd.grad(wanted, weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = isometry_penalty(weight)
+    (rounded,) = torch.autograd.grad(found, weight)
+    assert found.dtype == rounded.dtype == torch.float32
+    assert 0 < (found - wanted).abs() < 0.01 * wanted
+    assert 0 < (rounded - exact).norm() < 0.01 * exact.norm()
+
+
+@pytest.mark.parametrize("maps", [3, 60])
+def test_a_gradient_keeps_the_layout_of_its_weight(maps):
+    layer = nn.Conv2d(maps, maps, 3).to(memory_format=torch.channels_last)
+    isometry_penalty(layer.weight).backward()
+    assert layer.weight.grad.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -88,3 +88,10 @@ def test_settings_of_old_runs_that_are_gone_are_dropped_at_their_default_and_ref
     assert drop_removed(old) == {"lr": 0.1}
     with pytest.raises(ValueError, match=r"train.max_skips=2: mimonets 0.2.0 is the last version"):
         drop_removed({**old, "max_skips": 2})
+
+
+@pytest.mark.parametrize(("rule", "lr"), [("keep", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
+def test_a_multiplied_batch_says_what_becomes_of_the_learning_rate(rule, lr):
+    config = TrainConfig(batch_size=32, lr=0.1, lr_ends=(0.01, None)).multiplied(4, rule)
+    assert (config.batch_size, config.lr) == (128, pytest.approx(lr))
+    assert config.lr_ends == (pytest.approx(lr / 10), None)

@@ -9,8 +9,8 @@ import mimonets as mn
 from mimonets.layers import StreamBatchNorm
 from mimonets.training import train
 from mimonets.training.batch import Batch
-from mimonets.training.distillation import make_teacher, soft_loss, taught_loss
-from mimonets.training.objective import task_loss
+from mimonets.training.distillation import make_teacher
+from mimonets.training.objective import soft_loss, task_loss, taught_loss
 from training.tiny import TinyBatches, same_weights, tiny_config, tiny_conv
 
 CPU = torch.device("cpu")

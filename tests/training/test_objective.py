@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from mimonets import WideResNet, WideResNetConfig
-from mimonets.training.batch import Batch, shard
+from mimonets.training.batch import Batch
 from mimonets.training.objective import count_right, penalty, task_loss
 from training.tiny import TinyBatches, tiny_config, tiny_conv, tiny_former
 
@@ -62,24 +62,3 @@ def test_parts_hold_whole_groups_and_lose_nothing(parts):
     for name in ("inputs", "labels", "mask", "mixed_in"):
         joined = torch.cat([getattr(piece, name) for piece in pieces])
         assert torch.equal(joined, getattr(batch, name))
-
-
-@pytest.mark.parametrize("start", [0, 1])
-def test_processes_share_neighbouring_batches(start):
-    whole = [labels for _, labels in TinyBatches(7).epoch(2)]
-    for rank in range(3):
-        mine = shard(TinyBatches(7), rank, 3)
-        assert len(mine) == 2
-        found = [labels for _, labels in mine.epoch(2, start)]
-        assert torch.equal(torch.stack(found), torch.stack(whole[rank:6:3][start:]))
-
-
-def test_batches_may_share_themselves():
-    class Shared(TinyBatches):
-        rank, world_size = 0, 1
-
-    alone = Shared()
-    mine = shard(alone, 1, 2)
-    assert (mine.rank, mine.world_size, mine.size) == (1, 2, 8)
-    assert (alone.rank, alone.world_size) == (0, 1)
-    assert shard(alone, 0, 1) is alone

@@ -4,6 +4,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -285,15 +286,64 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
     run.open(Identity({}, {}), resume=False)
     run.begin()
     run.save_checkpoint({"weights": torch.ones(10)})
+    run.flush()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
+        run.save_checkpoint({"weights": torch.ones(1_000_000)})
         with pytest.raises(OSError, match="could not be written .* before is untouched. Make room"):
-            run.save_checkpoint({"weights": torch.ones(1_000_000)})
+            run.flush()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert torch.equal(run.load_checkpoint()["weights"], torch.ones(10))
     assert [path.name for path in run.checkpoint.parent.iterdir()] == ["last.pt"]
+
+
+def opened(folder):
+    run = RunFolder(folder)
+    run.open(Identity({}, {}), resume=False)
+    run.begin()
+    return run
+
+
+def test_the_last_two_checkpoints_are_kept_and_training_may_go_on_meanwhile(tmp_path):
+    run, weights = opened(tmp_path / "run"), torch.zeros(10)
+    for step in (1, 2, 3):
+        weights.fill_(step)
+        run.save_checkpoint({"weights": weights, "scheduler": {"rates": [step]}})
+    weights.fill_(4)  # the state was copied
+    run.close()
+    assert run.load_checkpoint()["weights"].unique().tolist() == [3]
+    names = sorted(path.name for path in run.checkpoint.parent.iterdir())
+    assert names == ["last.pt", "previous.pt"]
+    run.checkpoint.write_bytes(b"damaged")
+    with pytest.raises(
+        ValueError, match=r"last\.pt cannot be read.*Remove it to resume from the one"
+    ):
+        run.load_checkpoint()
+    run.checkpoint.unlink()  # as after a kill between the two renames
+    assert run.load_checkpoint()["scheduler"] == {"rates": [2]}
+
+
+@pytest.mark.parametrize("noticed_by", ["save_checkpoint", "flush", "close", "finish"])
+def test_a_write_that_failed_in_the_background_is_said_at_the_next_chance(tmp_path, noticed_by):
+    run = opened(tmp_path / "run")
+    run.checkpoint.parent.rmdir()
+    run.save_checkpoint({})
+    arguments = {"save_checkpoint": ({},), "finish": (None,)}.get(noticed_by, ())
+    with pytest.raises(OSError, match="next.pt could not be written"):
+        getattr(run, noticed_by)(*arguments)
+    run.close()
+
+
+def test_training_stops_if_its_checkpoint_cannot_be_written(tmp_path):
+    def remove(step):
+        if step == 5:
+            shutil.rmtree(tmp_path / "run/checkpoints")
+
+    with pytest.raises(OSError, match="could not be written"):
+        train(tiny_conv(), TinyBatches(before=remove), tiny_config(), run_dir=tmp_path / "run")
+    assert not (tmp_path / "run/result.json").exists()
 
 
 def test_a_line_of_metrics_cut_short_is_made_again(tmp_path):

@@ -5,12 +5,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from mimonets import OperatingPoint
 from mimonets.training.batch import Batch
 from mimonets.training.state import TrainState
-from mimonets.training.step import StepPlan, plan_step, prepare, take_step
+from mimonets.training.step import plan_step, take_step
 from training.tiny import (
     TinyBatches,
     TinySequences,
@@ -20,8 +18,6 @@ from training.tiny import (
     tiny_datamux,
     tiny_former,
 )
-
-ONE = OperatingPoint(number=1, name="1 active", options={"active_streams": 1})
 
 
 class OnMeta:
@@ -93,47 +89,27 @@ def test_a_forgotten_device_and_a_hidden_wait_are_noticed():
         float(model(images.to("meta")).sum())
 
 
-class Together:
-    """Two processes in one: what each of them gathers is known beforehand."""
-
-    device = torch.device("cpu")
-    world_size = 2
-
-    def __init__(self, rank, parts):
-        self.global_rank, self.parts = rank, parts
-
-    def all_gather(self, mine):
-        if mine.ndim == 0:
-            return torch.tensor([len(part[-1]) for part in self.parts])
-        place = 1 if mine.dtype == torch.int64 else 0
-        most = max(len(part[place]) for part in self.parts)
-        return torch.stack(
-            [
-                F.pad(part[place], (0, 0) * (part[place].ndim - 1) + (0, most - len(part[place])))
-                for part in self.parts
-            ]
-        )
+@pytest.mark.parametrize("processes", [2, 3, 4])
+@pytest.mark.parametrize(("size", "group"), [(12, 1), (12, 3), (16, 4), (14, 4), (4, 2), (1, 1)])
+def test_processes_share_whole_groups_or_do_the_same(size, group, processes):
+    batch = Batch(torch.arange(size), torch.arange(size))
+    parts = [batch.part_of(rank, processes, group) for rank in range(processes)]
+    if size % group or size // group < processes:
+        assert parts == [None] * processes
+        return
+    assert torch.equal(torch.cat([part.inputs for part in parts]), batch.inputs)
+    assert all(len(part) and len(part) % group == 0 for part in parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= group
 
 
-class Alone:
-    device = torch.device("cpu")
-    global_rank, world_size = 0, 1
-
-
-@pytest.mark.parametrize(("used", "sizes"), [(8, (8, 8)), (4, (8, 8)), (8, (7, 8)), (4, (7, 8))])
-@pytest.mark.parametrize("share", [0.3, 1.0])
-def test_processes_use_and_mix_the_inputs_that_one_would(used, sizes, share):
-    torch.manual_seed(0)
-    parts = [(torch.randn(size, 1, 2, 2), torch.randint(3, (size,))) for size in sizes]
-    plan = StepPlan(point=ONE, grid=None, inputs=used, share=share, seed=7)
-    both = tuple(torch.cat(part) for part in zip(*parts, strict=True))
-    whole = StepPlan(point=ONE, grid=None, inputs=2 * used, share=share, seed=7)
-    wanted = prepare(Alone(), both, whole, even=True)
-    even = len(set(sizes)) == 1
-    found = [prepare(Together(rank, parts), parts[rank], plan, even=even) for rank in range(2)]
-    for name in ("inputs", "labels", *(["mixed_in"] if share < 1 else [])):
-        joined = torch.cat([getattr(batch, name) for batch in found])
-        assert torch.equal(joined, getattr(wanted, name)), name
+@pytest.mark.parametrize(("width", "wanted"), [(5, 8), (8, 8), (9, 16)])
+def test_widened_sequences_are_padded_and_not_scored(width, wanted):
+    tokens, mask = torch.ones(2, width, dtype=torch.long), torch.ones(2, width, dtype=torch.bool)
+    batch = Batch(tokens, tokens, mask).widened(8)
+    assert batch.inputs.shape == batch.mask.shape == batch.labels.shape == (2, wanted)
+    assert int(batch.mask.sum()) == int(batch.scored) == 2 * width
+    plain = Batch(torch.ones(2, 1, 5, 5), torch.ones(2))
+    assert plain.widened(8) is plain
 
 
 def test_partners_are_what_version_0_1_0_drew():

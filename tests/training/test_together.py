@@ -1,61 +1,150 @@
 import json
-import math
 import os
+import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import mimonets as mn
+from mimonets.training import TrainingInterrupted
 from mimonets.training.launch import num_machines
-from training import together
+from training import stopped_together, together
+from training.tiny import same_weights
 
 TESTS = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+slow = pytest.mark.slow
 
 
-def run_in_two_processes(folder, *kinds):
-    """Train one kind after the other; starting the processes takes longest."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    command = [sys.executable, str(TESTS / "training/together.py"), str(folder), "2", *kinds]
-    done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+def start(script, *arguments):
+    """Start a script of this folder, which starts the other processes itself."""
+    command = [sys.executable, str(TESTS / "training" / script), *map(str, arguments)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes)
+
+
+def finish(process, seconds=900):
+    out, errors = process.communicate(timeout=seconds)
+    assert process.returncode == 0, errors
+    return out, errors
 
 
 def rows(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def same_training(found, wanted):
+    for row, expected in zip(rows(found), rows(wanted), strict=True):
+        assert row["step"] == expected["step"]
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert row["accuracy"] == pytest.approx(expected["accuracy"])
+
+
 @pytest.mark.parametrize(
-    "kinds",
-    [("conv", "geared"), pytest.param(("former", "conv-cut"), marks=pytest.mark.slow)],
-    ids="+".join,
+    ("devices", "kinds"),
+    [
+        (2, ("conv", "former", "superposed")),
+        pytest.param(2, ("conv-cut", "next-token", "slimmable", "datamux"), marks=slow),
+        pytest.param(4, ("conv", "former", "superposed"), marks=slow),
+    ],
+    ids=str,
 )
-def test_two_processes_train_like_one_with_twice_the_batch(tmp_path, kinds):
-    run_in_two_processes(tmp_path / "two", *kinds)
+def test_several_devices_train_what_one_does(tmp_path, devices, kinds):
+    finish(start("together.py", tmp_path / "many", devices, *kinds))
     for kind in kinds:
-        together.run(tmp_path / "one" / kind, kind, 1)
-        found, expected = (tmp_path / number / kind for number in ("two", "one"))
-        for row, wanted in zip(rows(found), rows(expected), strict=True):
-            assert row["step"] == wanted["step"]
-            assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-4)
-            assert row["accuracy"] == pytest.approx(wanted["accuracy"])
-        wanted = mn.load(expected / "model").state_dict()  # batch-norm statistics too
-        for name, value in mn.load(found / "model").state_dict().items():
+        model, result = together.run(tmp_path / "one" / kind, kind, 1)
+        assert result.steps == 20
+        same_training(tmp_path / "many" / kind, result.run_dir)
+        if kind == "superposed":
+            continue  # the same loss: its folder does not know its layers
+        wanted = model.state_dict()  # batch-norm statistics too
+        for name, value in mn.load(tmp_path / "many" / kind / "model").state_dict().items():
             torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
-@pytest.mark.slow
-def test_two_processes_warm_up_on_retrieval_and_go_on(tmp_path):
-    # A mean over tokens is a little different in two halves, so this is not exactly one process.
-    run_in_two_processes(tmp_path, "datamux")
-    found = rows(tmp_path / "datamux")
-    assert [row["step"] for row in found] == [3, 6, 9]
-    assert all(math.isfinite(row["loss"]) for row in found)
-    assert mn.load(tmp_path / "datamux/model").num_streams == 2
+def wait_for(condition, process, seconds=600):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def number_in(path):
+    text = path.read_text() if path.exists() else ""
+    return int(text or -1)
+
+
+def stop_again_and_again(folder, seed, stops, devices, steps, pause):
+    """Send signals at random moments to random processes; gives the steps that they stopped at."""
+    rng = random.Random(seed)
+    process, found, step = start("stopped_together.py", folder, devices, steps, pause), [], 0
+    try:
+        for number in range(stops):
+            beyond = step + rng.randint(1, 3)
+            wait_for(lambda least=beyond: number_in(folder / "step-0") >= least, process)
+            time.sleep(rng.uniform(0, 2 * pause))
+            rank = rng.randrange(devices) if number else devices - 1
+            signals = [signal.SIGTERM, signal.SIGINT]
+            os.kill(number_in(folder / f"process-{rank}"), rng.choice(signals))
+            step = int(process.stdout.readline().split("after step ")[1].split()[0])
+            found.append(step)
+        _, errors = finish(process)
+    finally:
+        process.kill()
+    assert "Traceback" not in errors
+    return found
+
+
+def test_a_signal_to_any_process_stops_all_at_the_same_step(tmp_path):
+    (stopped_at,) = stop_again_and_again(tmp_path, 0, stops=1, devices=2, steps=12, pause=0.05)
+    assert 0 < stopped_at < 12
+    _, result = stopped_together.run(tmp_path / "one", 1, 12)  # that nobody stopped
+    same_training(tmp_path / "run", result.run_dir)
+
+
+@slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("stops", "devices", "steps"), [(20, 2, 90), (5, 4, 40)])
+def test_stops_at_random_moments_change_no_weight(tmp_path, stops, devices, steps):
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "whole").mkdir()
+    options = {"devices": devices, "steps": steps, "pause": 0.03}
+    found = stop_again_and_again(tmp_path / "stopped", 1, stops, **options)
+    assert len(set(found)) == stops
+    stop_again_and_again(tmp_path / "whole", 1, 0, **options)
+    stopped, whole = (mn.load(tmp_path / name / "run/model") for name in ("stopped", "whole"))
+    if devices == 2:
+        assert same_weights(stopped, whole)
+    wanted = whole.state_dict()  # sums over four are rounded in another order after a start
+    for name, value in stopped.state_dict().items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@slow
+def test_a_run_of_two_processes_goes_on_in_one_and_back(tmp_path):
+    """A checkpoint does not know how many wrote it."""
+    steps = {"devices": 2, "steps": 30, "pause": 0.03}
+    process = start("stopped_together.py", tmp_path, *steps.values())
+    wait_for(lambda: number_in(tmp_path / "step-0") >= 9, process)
+    process.kill()
+    process.communicate()
+    os.kill(number_in(tmp_path / "process-1"), signal.SIGKILL)
+
+    def stop(step):
+        if step == 18:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(TrainingInterrupted, match="after step 19 of 30"):
+        stopped_together.run(tmp_path / "run", 1, 30, stop)
+    assert stop_again_and_again(tmp_path, 0, 0, **steps) == []
+    _, result = stopped_together.run(tmp_path / "one", 1, 30)
+    same_training(tmp_path / "run", result.run_dir)
 
 
 def test_torchrun_says_how_many_machines_there_are(monkeypatch):

@@ -1,10 +1,12 @@
-"""Train tiny models with the devices and the batch size of the command line."""
+"""Train tiny models with the devices of the command line; every process runs this file."""
 
 import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from mimonets import superpose
 from mimonets.training import train
 from training.tiny import (
     TinyBatches,
@@ -18,49 +20,62 @@ from training.tiny import (
 )
 
 
-class Joined:
-    """``times`` neighbouring batches of another object as one."""
+def tiny_superposed():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3)]
+    layers += [nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)]
+    return superpose(
+        nn.Sequential(*layers), num_streams=2, bind_after="2", unbind_before="8",
+        example=torch.randn(1, 1, 8, 8),
+    )  # fmt: skip
 
-    num_classes = 3
 
-    def __init__(self, batches, times):
-        self.batches, self.times = batches, times
-
-    def __len__(self):
-        return len(self.batches) // self.times
+class Uneven(TinyBatches):
+    """The last batch of an epoch is short: its groups cannot be shared, or not evenly."""
 
     def epoch(self, epoch, start=0):
-        waiting = []
-        for batch in self.batches.epoch(epoch, start * self.times):
-            waiting.append(batch)
-            if len(waiting) == self.times:
-                yield tuple(torch.cat(parts) for parts in zip(*waiting, strict=True))
-                waiting = []
+        for number, batch in enumerate(super().epoch(epoch, start), start):
+            size = (5 if epoch % 2 else 6) if number == self.count - 1 else self.size
+            yield tuple(part[:size] for part in batch)
+
+
+# What is trained -> model, batches of 16 inputs, config.
+KINDS = {
+    "conv": lambda **s: (
+        tiny_conv(), TinyBatches(1, 16), tiny_config(batch_size=8, ema=0.9, fast_share=0.6, **s)
+    ),
+    "conv-cut": lambda **s: (
+        tiny_conv(), Uneven(2, 16),
+        tiny_config(batch_size=8, fast_share=0.6, slow_inputs="per-stream", accumulate=2, **s),
+    ),
+    "former": lambda **s: (
+        tiny_former(dropout=0.0), TinySequences(1, 16), sequence_config(batch_size=4, **s)
+    ),
+    "next-token": lambda **s: (
+        tiny_former(dropout=0.0, head="next_token", causal=True),
+        TinySequences(1, 16, next_token=True), sequence_config(batch_size=4, **s),
+    ),
+    "superposed": lambda **s: (
+        tiny_superposed(), Uneven(2, 16), tiny_config(batch_size=8, isometry=0, **s)
+    ),
+    "slimmable": lambda **s: (
+        tiny_slimmable(), TinyBatches(1, 16), tiny_config(batch_size=16, isometry=0, **s)
+    ),
+    "datamux": lambda **s: (
+        tiny_datamux(dropout=0.0), TinySequences(1, 16),
+        sequence_config(batch_size=8, retrieval=0.5, **s),
+    ),
+}  # fmt: skip
 
 
 def run(folder, kind, devices):
-    times = 3 - devices  # one process takes the batches of two at once
-    settings = {"epochs": 3, "devices": devices, "keep": "last"}
-    if kind == "former":
-        config = sequence_config(batch_size=2 * times, **settings)
-        model, batches, check = tiny_former(dropout=0.0), TinySequences(6), TinySequences(2)
-    elif kind == "datamux":
-        config = sequence_config(batch_size=4 * times, retrieval=0.5, **settings)
-        model, batches, check = tiny_datamux(dropout=0.0), TinySequences(6), TinySequences(2)
-    elif kind == "geared":
-        config = tiny_config(batch_size=4 * times, isometry=0, **settings)
-        model, batches, check = tiny_slimmable(), TinyBatches(6, 4), TinyBatches(2)
-    else:
-        slow_inputs = "per-stream" if kind == "conv-cut" else "all"
-        config = tiny_config(
-            batch_size=4 * times, ema=0.9, fast_share=0.6, slow_inputs=slow_inputs, **settings
-        )
-        model, batches, check = tiny_conv(), TinyBatches(6), TinyBatches(2)
-    joined = batches if times == 1 else Joined(batches, times)
-    result = train(model, joined, config, run_dir=folder, validation=check)
-    assert result.steps == 9
+    """Train 20 steps; metrics are of one step each, or two."""
+    model, batches, config = KINDS[kind](steps=20, devices=devices, evaluate_every=0, keep="last")
+    check = None if kind == "next-token" else batches
+    return model, train(model, batches, config, run_dir=folder, validation=check)
 
 
 if __name__ == "__main__":
-    for each in sys.argv[3:]:
-        run(Path(sys.argv[1]) / each, each, int(sys.argv[2]))
+    folder, count, *kinds = sys.argv[1:]
+    for each in kinds:
+        run(Path(folder) / each, each, int(count))

@@ -78,10 +78,13 @@ class _RandomFeatures(FeatureMap):
 
     def project(self, x: Tensor, scale: float = 1.0) -> Tensor:
         r"""Read along the random directions: :math:`w_i^T x / D^{1/4}`, times ``scale``."""
+        return self._project_rows(x, scale).view(*x.shape[:-1], self.num_features)
+
+    def _project_rows(self, x: Tensor, scale: float) -> Tensor:
+        """Project (..., d) to rows of features, (..., r) as a matrix: one product, without axes."""
         _check_dim(x, self.dim)
         weight = self.projection.to(x.dtype) * (scale * self.dim**-0.25)
-        rows = x.reshape(math.prod(x.shape[:-1]), self.dim)  # one product, however many axes
-        return F.linear(rows, weight).view(*x.shape[:-1], self.num_features)
+        return F.linear(x.reshape(math.prod(x.shape[:-1]), self.dim), weight)
 
     def extra_repr(self) -> str:
         """Show the sizes when the module is printed."""
@@ -116,7 +119,8 @@ class ReLUFeatures(_RandomFeatures):
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., d) to (..., r)."""
         scale = 1 / math.sqrt(self.num_features)  # in the weights, where it costs nothing
-        return F.relu(self.project(x, scale), inplace=True) + self.epsilon * scale
+        rows = F.relu_(self._project_rows(x, scale))  # in place before a view: autograd would copy
+        return rows.view(*x.shape[:-1], self.num_features) + self.epsilon * scale
 
 
 class SoftmaxFeatures(_RandomFeatures):

@@ -59,7 +59,7 @@ def attend(
         S, (..., n, t, d), and B, (..., m, n, t); of size 1 along m if joint. Both carry the same
         factor per query, which only their ratio is free of.
     """
-    if chunk_size is not None and torch.compiler.is_exporting():
+    if chunk_size is not None and works_at_once(q):
         return attend_in_parallel(q, k, v, feature_map, mask=mask, joint=joint, size=chunk_size)
     size = chunk_size or cache_size(q, k, feature_map)
     state, parts = None, []
@@ -99,13 +99,15 @@ def attend_in_parallel(
 ) -> tuple[Tensor, Tensor]:
     """Attend causally as :func:`attend` does, in all chunks at once.
 
-    No loop depends on the number of tokens, so a graph that is traced once serves every length. It
-    holds A and C of every chunk, and with :class:`SoftmaxFeatures` all tokens share a scale, not
-    those of a chunk only.
+    No loop depends on the number of tokens, so a GPU is not kept waiting for many small operators,
+    and a graph that is traced once serves every length. It holds A and C of every chunk, and with
+    :class:`SoftmaxFeatures` all tokens share a scale, not those of a chunk only.
     """
     phi_k, peak = _key_features(k, feature_map, None, mask)
     tokens = q.shape[-2]
-    chunks = torch.sym_max(2, (tokens + size - 1) // size)  # an axis of 1 is traced as fixed
+    chunks = (tokens + size - 1) // size
+    if torch.compiler.is_exporting():
+        chunks = torch.sym_max(2, chunks)  # an axis of 1 is traced as fixed
     phi_q, phi_k, v = (
         _in_chunks(x, chunks, size) for x in (feature_map.queries(q, peak), phi_k, v)
     )
@@ -185,13 +187,17 @@ def reciprocal(normaliser: Tensor, mixture: Tensor, ceiling: float) -> Tensor:
 def cache_size(q: Tensor, k: Tensor, feature_map: FeatureMap) -> int | None:
     """How many tokens to work on at once where their order does not matter; None for all of them.
 
-    This changes only the speed: on a CPU, features of that many tokens should fit the cache. A GPU,
-    and compiled code, work on all tokens at once.
+    This changes only the speed: on a CPU, features of that many tokens should fit the cache.
     """
-    if q.device.type != "cpu" or torch.compiler.is_compiling():
+    if works_at_once(q):
         return None
     rows = max(q[..., 0, 0].numel(), k[..., 0, 0].numel())  # of features per token
     return max(64, BLOCK // (rows * feature_map.num_features))
+
+
+def works_at_once(x: Tensor) -> bool:
+    """Tell whether few large operators are faster than many small ones: on a GPU, and compiled."""
+    return x.device.type != "cpu" or torch.compiler.is_compiling()
 
 
 def split_tokens(x: Tensor, size: int | None, dim: int = -2) -> tuple[Tensor, ...]:

@@ -15,7 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from mimonets.bindings.binding import Binding, BindingSettings, KeyName
+from mimonets.bindings.binding import (
+    Binding,
+    BindingSettings,
+    KeyName,
+    has_channels_last,
+    laid_out_like,
+)
 from mimonets.vsa import (
     bipolar_keys,
     circulant,
@@ -68,12 +74,17 @@ class PositionBinding(Binding):
         active = x.shape[1]
         matrices = self.as_matrices(self._bundled_keys(active))  # a d d
         weight = matrices.transpose(0, 1).flatten(1)  # d (a d)
-        return F.conv2d(x.flatten(1, 2), weight[:, :, None, None])
+        if has_channels_last(x):
+            maps = x.permute(0, 3, 4, 1, 2).flatten(3).permute(0, 3, 1, 2)
+        else:
+            maps = x.flatten(1, 2)
+        return F.conv2d(maps, weight[:, :, None, None])
 
     def join_alone(self, x: Tensor, active_streams: int | None = None) -> Tensor:
         """Bind, and bundle nothing: (g, a, d, h, w) -> (g a, d, h, w)."""
         matrices = self.as_matrices(self._bundled_keys(x.shape[1]))  # a d d
-        return torch.einsum("aij,gajhw->gaihw", matrices, x).flatten(0, 1)
+        bound = torch.einsum("aij,gajhw->gaihw", matrices, x).flatten(0, 1)
+        return laid_out_like(x, bound)
 
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Turn keys into the matrices that bind with them: (a, ...) -> (a, d, d)."""
@@ -187,7 +198,7 @@ class HadamardBinding(PositionBinding):
     def forward(self, x: Tensor, active_streams: int | None = None) -> Tensor:
         """Bind and bundle: (g, a, d, h, w) -> (g, d, h, w)."""
         keys = self._bundled_keys(x.shape[1])  # a d
-        return (x * keys[:, :, None, None]).sum(dim=1)
+        return laid_out_like(x, (x * keys[:, :, None, None]).sum(dim=1))
 
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Write the product with a key as a diagonal matrix."""

@@ -13,7 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from mimonets.bindings.binding import Binding, BindingSettings, Boundary, SlowName, ViewName
+from mimonets.bindings.binding import (
+    Binding,
+    BindingSettings,
+    Boundary,
+    SlowName,
+    ViewName,
+    has_channels_last,
+)
 from mimonets.vsa import check_active_streams, squarest_grid, stream_assignment
 
 # g groups   a active inputs   s streams   d feature maps   h, w position in a tile   r, c the grid
@@ -129,8 +136,12 @@ class Tiles(Binding):
         x = self.fit(x, rows, columns)
         if x.shape[1] != rows * columns:
             x = x[:, stream_assignment(x.shape[1], rows * columns, x.device)]
-        x = x.unflatten(1, (rows, columns)).permute(0, 3, 1, 4, 2, 5)  # g d r h c w
-        return x.flatten(4, 5).flatten(2, 3)
+        channels_last = has_channels_last(x)
+        x = x.unflatten(1, (rows, columns))  # g r c d h w
+        if channels_last:
+            x = x.permute(0, 1, 4, 2, 5, 3).flatten(3, 4).flatten(1, 2)  # g (r h) (c w) d
+            return x.permute(0, 3, 1, 2)
+        return x.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
     def fit(self, x: Tensor, rows: int, columns: int) -> Tensor:
         """Make tiles of maps (g, a, d, h, w): pad them to whole cells."""
@@ -146,6 +157,8 @@ class Tiles(Binding):
                 f"{rows}x{columns} tiles: {self.advice}."
             )
         tiles = maps.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # g d r h c w
+        if has_channels_last(maps):
+            return tiles.permute(0, 2, 4, 3, 5, 1).flatten(1, 2).permute(0, 1, 4, 2, 3)
         return tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
     def extra_repr(self) -> str:

@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     except KeyboardInterrupt as stop:
+        if getattr(stop, "rank", 0):  # one of several processes: the first one speaks
+            return 0
         how = "--resume resumes it." if args.command == "train" else "The same command resumes it."
         saved = getattr(stop, "saved", None)  # training says what it saved
         print(f"mimonets: stopped{f': {saved} {how}' if saved else ''}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -36,7 +37,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
     parser.add_argument("--seeds", type=positive, default=1, metavar="K", help="train K times")
-    parser.add_argument("--devices", type=positive, metavar="K", help="processes on this machine")
+    parser.add_argument(
+        "--devices", type=positive, metavar="K", help="processes that share every batch"
+    )
+    parser.add_argument(
+        "--multiply-batch",
+        choices=["keep", "linear", "sqrt"],
+        metavar="RULE",
+        help="another recipe: the batch times --devices, and the learning rate kept (keep), "
+        "multiplied too (linear) or by the square root (sqrt)",
+    )
     parser.add_argument(
         "--taste", action="store_true", help="a minute's worth of it, to try it out"
     )
@@ -55,6 +65,8 @@ def run(args: Namespace) -> None:
     if args.devices:
         overrides.append(f"train.devices={args.devices}")
     recipe = find_recipe(args.recipe, overrides).with_data_dir(args.data_dir)
+    if args.multiply_batch:
+        recipe = _multiplied(recipe, args.devices or 1, args.multiply_batch)
     if args.taste:
         recipe = taste(recipe)
     folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
@@ -98,6 +110,17 @@ def run(args: Namespace) -> None:
             )
     first = results[0]
     print(f"The model is in {first.model_dir}. Next: mimonets evaluate {quote(str(first.run_dir))}")
+
+
+def _multiplied(recipe: Any, devices: int, rule: Any) -> Any:
+    """Multiply the batch by the number of devices, and say so."""
+    before, config = recipe.train, recipe.train.multiplied(devices, rule)
+    print(
+        f"another recipe: train.batch_size {before.batch_size} -> {config.batch_size}, "
+        f"train.lr {before.lr:g} -> {config.lr:g}",
+        file=sys.stderr,
+    )
+    return replace(recipe, train=config)
 
 
 def _summarise_seeds(results: list[Any]) -> list[dict[str, Any]]:

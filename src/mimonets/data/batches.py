@@ -5,7 +5,8 @@ stays one tensor of small integers; a batch is an index, batched changes and one
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic
+from copy import copy
+from typing import Any, Generic, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from mimonets.data.interface import IGNORED
 from mimonets.data.sets import AnySet, ImageSet, SequenceSet
 
 # b items   t tokens
+
+MOST_ON_DEVICE = 2**31  # bytes of images that a GPU keeps; larger sets stay in main memory
 
 
 def generator_for(*numbers: int) -> torch.Generator:
@@ -37,11 +40,7 @@ def generator_for(*numbers: int) -> torch.Generator:
 
 
 class _Batches(Generic[AnySet]):
-    """Order and cut: what image and sequence batches share.
-
-    A global batch has ``batch_size * world_size`` items, of which every rank gets its slice: two
-    ranks with batches of b / 2 see what one rank with batches of b sees.
-    """
+    """Order and cut: what image and sequence batches share."""
 
     def __init__(
         self,
@@ -53,14 +52,10 @@ class _Batches(Generic[AnySet]):
         seed: int = 0,
         drop_last: bool = False,
         device: str | torch.device = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("repeats", repeats)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1.")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank} is not one of {world_size}: ranks count from 0.")
         self.data: AnySet = data
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -68,12 +63,10 @@ class _Batches(Generic[AnySet]):
         self.seed = seed
         self.drop_last = drop_last
         self.device = torch.device(device)
-        self.rank = rank
-        self.world_size = world_size
         if drop_last and not len(self):
             raise ValueError(
                 f"{data.name}: {len(data)} items x {repeats} do not fill one batch of "
-                f"{batch_size * world_size}: choose a smaller batch_size."
+                f"{batch_size}: choose a smaller batch_size."
             )
 
     @property
@@ -82,19 +75,22 @@ class _Batches(Generic[AnySet]):
         return self.data.num_classes
 
     def __len__(self) -> int:
-        items, size = len(self.data) * self.repeats, self.batch_size * self.world_size
-        return items // size if self.drop_last else -(-items // size)
+        items = len(self.data) * self.repeats
+        return items // self.batch_size if self.drop_last else -(-items // self.batch_size)
 
-    def _steps(self, epoch: int, start: int) -> Iterator[tuple[int, Tensor, slice]]:
-        """Yield number and items of each step, and which of the items are this rank's."""
+    def to(self, device: torch.device) -> Self:
+        """Make the same batches on another device."""
+        moved = copy(self)
+        moved.device = device
+        return moved
+
+    def _steps(self, epoch: int, start: int) -> Iterator[tuple[int, Tensor]]:
+        """Yield number and items of each step."""
         if not 0 <= start <= len(self):
             raise ValueError(f"start={start} lies outside the {len(self)} steps of an epoch.")
-        order = self._order(epoch)
-        size = self.batch_size * self.world_size
+        order = self._order(epoch).split(self.batch_size)
         for step in range(start, len(self)):
-            index = order[step * size : (step + 1) * size]
-            first, last = (len(index) * r // self.world_size for r in (self.rank, self.rank + 1))
-            yield step, index, slice(first, last)
+            yield step, order[step]
 
     def _order(self, epoch: int) -> Tensor:
         """All items of an epoch: the set ``repeats`` times, each time in a fresh order."""
@@ -141,25 +137,32 @@ class ImageBatches(_Batches[ImageSet]):
         self._images = data.images.to(self.device)
         self._labels = data.labels.to(self.device)
 
+    def to(self, device: torch.device) -> Self:
+        """Make the same batches on a device, unless it would be filled with the images."""
+        if self.data.images.nbytes > MOST_ON_DEVICE:
+            return self
+        moved = super().to(device)
+        moved._images, moved._labels = self._images.to(device), self._labels.to(device)
+        return moved
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return self.epoch(0)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch from ``start`` on: images (b, c, h, w) and labels (b,)."""
-        for step, items, mine in self._steps(epoch, start):
-            index = items[mine].to(self.device)
+        for step, items in self._steps(epoch, start):
+            index = items.to(self.device)
             images = self._images.index_select(0, index)
             if self.augment is not None:
-                # Drawn for the whole global batch, so that the number of ranks changes nothing.
                 generator = generator_for(self.seed, epoch, step, 2)
-                images = random_changes(images, self.augment, len(items), mine, generator)
+                images = random_changes(images, self.augment, generator)
             yield standardise(images, *self.statistics), self._labels.index_select(0, index)
 
 
 class SequenceBatches(_Batches[SequenceSet]):
     """Batches of tokens, the mask of real ones, and labels.
 
-    Tokens are cut to the longest sequence of the (global) batch, rounded up to a multiple of
+    Tokens are cut to the longest sequence of the batch, rounded up to a multiple of
     ``round_to``, and at most the width of the set; ``round_to=None`` keeps that width always.
 
     >>> data = SequenceSet(torch.ones(3, 200, dtype=torch.uint8), torch.tensor([3, 70, 5]),
@@ -186,9 +189,8 @@ class SequenceBatches(_Batches[SequenceSet]):
 
     def _made(self, epoch: int, start: int) -> Iterator[tuple[Tensor, ...]]:
         data = self.data
-        for _, items, mine in self._steps(epoch, start):
-            width = self._width(data.lengths[items])
-            index = items[mine]
+        for _, index in self._steps(epoch, start):
+            width = self._width(data.lengths[index])
             lengths = data.lengths.index_select(0, index)
             tokens = data.tokens[..., :width].index_select(0, index)
             mask = torch.arange(width) < lengths.unsqueeze(-1)

@@ -36,6 +36,12 @@ def as_batches(data: Any, seed: int = 0) -> Batches:
     return data if hasattr(data, "epoch") else from_loader(data, seed)
 
 
+def on_device(batches: Batches, device: torch.device) -> Batches:
+    """Let batches that can, those with a method ``to``, be made on a device."""
+    moved: Batches = batches.to(device) if hasattr(batches, "to") else batches
+    return moved
+
+
 def from_loader(loader: Any, seed: int = 0) -> Batches:
     """Make batches of a PyTorch ``DataLoader`` of (inputs, labels) or (tokens, mask, labels).
 

@@ -12,27 +12,60 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 # b batch   c feature maps   r processes
 
 _ALONE = False  # see own_statistics
 
 
-class BatchNorm2d(nn.BatchNorm2d):
+class _Together(_BatchNorm):
     """PyTorch's batch norm, with statistics over all processes while training."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (b, c, h, w)."""
+        """Normalise (b, c, ...)."""
         if not (self.training and several_processes()):
             return super().forward(x)
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        self.num_batches_tracked.add_(1)
         y, batch = normalise_together(x, self.weight, self.bias, self.eps)
-        update_statistics(self.running_mean, self.running_var, batch, self.momentum)
+        if self.running_mean is not None and self.running_var is not None:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            fraction = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+            update_statistics(self.running_mean, self.running_var, batch, fraction)
         return y
+
+
+class BatchNorm1d(_Together, nn.BatchNorm1d):
+    """PyTorch's batch norm of (b, c) or (b, c, t)."""
+
+
+class BatchNorm2d(_Together, nn.BatchNorm2d):
+    """PyTorch's batch norm of (b, c, h, w)."""
+
+
+class BatchNorm3d(_Together, nn.BatchNorm3d):
+    """PyTorch's batch norm of (b, c, t, h, w)."""
+
+
+TOGETHER: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BatchNorm1d,
+    nn.BatchNorm2d: BatchNorm2d,
+    nn.BatchNorm3d: BatchNorm3d,
+}
+
+
+@contextmanager
+def shared_statistics(module: nn.Module) -> Iterator[None]:
+    """Let PyTorch's own batch norms inside a module take part for a while."""
+    changed = [layer for layer in module.modules() if type(layer) in TOGETHER]
+    before = [type(layer) for layer in changed]
+    for layer in changed:
+        layer.__class__ = TOGETHER[type(layer)]  # the same parameters and buffers
+    try:
+        yield
+    finally:
+        for layer, kind in zip(changed, before, strict=True):
+            layer.__class__ = kind
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,12 @@ class MIMOFormer(SequenceModel):
 
     def _can_factor(self, x: Tensor) -> bool:
         """Whether the exact algebra of inference serves: no gradients, and streams that share z."""
+        device = x.device.type
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
         return (
             self.config.superpose != "attention"
-            and not (self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+            and not (self.training or torch.is_grad_enabled() or autocast)
             and self.warm_up is None
-            and x.device.type == "cpu"
             and x.dtype in (torch.float32, torch.float64)
         )
 

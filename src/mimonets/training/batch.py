@@ -1,15 +1,14 @@
 """One batch on its way through a step: cut to size, mixed, split into parts."""
 
-from collections.abc import Iterator
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mimonets._answers import as_answers, each
-from mimonets.data.interface import IGNORED, Batches
+from mimonets.data.interface import IGNORED
 
 # b batch   t tokens
 
@@ -25,15 +24,25 @@ class Batch:
     labels: Any
     mask: Tensor | None = None  # sequences only
     mixed_in: Any = None  # labels of the partners, like labels
-    share: float = 1.0  # how much of an input is its own; the rest is its partner's
+    share: Tensor | float = 1.0  # how much of an input is its own; the rest is its partner's
 
     @classmethod
-    def of(cls, parts: tuple[Tensor, ...], device: torch.device) -> "Batch":
-        """Take what a batches object yields to a device."""
+    def of(cls, parts: tuple[Any, ...], device: torch.device) -> "Batch":
+        """Take what a batches object yields to a device; to a GPU without waiting for it.
+
+        A GPU wants images with their channels last.
+        """
+
+        def move(part: Tensor) -> Tensor:
+            if device.type == "cuda" and not part.is_cuda:
+                part = part.pin_memory()
+            return part.to(device, non_blocking=True)
+
         *inputs, labels = parts
-        x, *mask = (part.to(device, non_blocking=True) for part in inputs)
-        labels = each(lambda part: part.to(device, non_blocking=True), as_answers(labels))
-        return cls(x, labels, mask[0] if mask else None)
+        x, *mask = map(move, inputs)
+        if device.type != "cpu" and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return cls(x, each(move, as_answers(labels)), mask[0] if mask else None)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -50,8 +59,8 @@ class Batch:
             else each(lambda part: part[rows], self.mixed_in),
         )
 
-    def mix(self, share: float, seed: int, rows: slice = slice(None)) -> "Batch":
-        r"""Mix every input with another one of the batch, and keep the mixtures at ``rows``.
+    def mix(self, share: float, seed: int) -> "Batch":
+        r"""Mix every input with another one of the batch.
 
         .. math:: \tilde x_i = \lambda x_i + (1 - \lambda) x_{\pi(i)}
 
@@ -59,14 +68,15 @@ class Batch:
         inputs are grouped, so a group holds as many inputs as ever, each of them a mixture.
         """
         if share == 1.0:
-            return self[rows]
+            return self
         generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self), generator=generator)[rows].to(self.inputs.device)
+        order = torch.randperm(len(self), generator=generator).to(self.inputs.device)
         return replace(
-            self[rows],
-            inputs=torch.lerp(self.inputs[order], self.inputs[rows], share),
+            self,
+            inputs=torch.lerp(self.inputs[order], self.inputs, share),
             mixed_in=each(lambda part: part[order], self.labels),
-            share=share,
+            # A tensor: a number would make torch.compile start again at every step.
+            share=torch.full((), share, device=self.inputs.device),
         )
 
     def naming_tokens(self) -> "Batch":
@@ -83,6 +93,31 @@ class Batch:
         size = -(-groups // parts) * group
         return [self[start : start + size] for start in range(0, len(self), size)]
 
+    def part_of(self, rank: int, processes: int, group: int) -> "Batch | None":
+        """Cut out the groups that one of several processes works on; together they have them all.
+
+        None if the groups cannot be shared: fewer than processes, or not all of them whole. A
+        short group is filled with copies from its batch, which a part would not have.
+        """
+        groups, left_over = divmod(len(self), group)
+        if groups < processes or left_over:
+            return None
+        first, last = (groups * number // processes * group for number in (rank, rank + 1))
+        return self[first:last]
+
+    def widened(self, step: int) -> "Batch":
+        """Pad sequences to a multiple of ``step`` tokens, so that few widths occur."""
+        missing = -self.inputs.shape[-1] % step
+        if self.mask is None or not missing:
+            return self
+        per_token = isinstance(self.labels, Tensor) and self.labels.shape == self.inputs.shape
+        return replace(
+            self,
+            inputs=F.pad(self.inputs, (0, missing)),
+            mask=F.pad(self.mask, (0, missing)),
+            labels=F.pad(self.labels, (0, missing), value=IGNORED) if per_token else self.labels,
+        )
+
     @property
     def scored(self) -> Tensor:
         """How many answers count: inputs, or tokens that have a label. Stays on the device."""
@@ -95,52 +130,6 @@ class Batch:
         """Give what a model takes beside the inputs."""
         return {} if self.mask is None else {"mask": self.mask}
 
-
-def gather(fabric: Any, batch: Batch, *, even: bool) -> Batch:
-    """Put the images of all processes together, in the order of their ranks.
-
-    ``even`` promises that every process brings as many; else they tell each other first.
-    """
-    counts = [len(batch)] * fabric.world_size
-    if not even:
-        counts = fabric.all_gather(torch.tensor(len(batch), device=fabric.device)).tolist()
-
-    def collect(part: Tensor) -> Tensor:
-        padding = part.new_zeros((max(counts) - len(part), *part.shape[1:]))
-        everything = fabric.all_gather(torch.cat([part, padding]))
-        return torch.cat([rows[:count] for rows, count in zip(everything, counts, strict=True)])
-
-    return Batch(collect(batch.inputs), each(collect, batch.labels))
-
-
-def shard(batches: Batches, rank: int, world_size: int) -> Batches:
-    """Give process ``rank`` its share: of each ``world_size`` neighbouring batches, its own.
-
-    So one step of all processes together holds the inputs that one process would see in
-    ``world_size`` batches. An object that has attributes ``rank`` and ``world_size`` does it by
-    itself, without making the batches of the other processes.
-    """
-    if world_size == 1:
-        return batches
-    if hasattr(batches, "rank") and hasattr(batches, "world_size"):
-        mine = copy(batches)
-        vars(mine).update(rank=rank, world_size=world_size)
-        return mine
-    return _Shard(batches, rank, world_size)
-
-
-@dataclass(frozen=True)
-class _Shard:
-    batches: Batches
-    place: int
-    processes: int
-
-    def __len__(self) -> int:
-        return len(self.batches) // self.processes
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        wanted = range(start * self.processes, len(self) * self.processes)
-        everything = self.batches.epoch(epoch, start * self.processes)
-        for index, batch in zip(wanted, everything, strict=False):
-            if index % self.processes == self.place:
-                yield batch
+    def tensors(self) -> dict[str, Any]:
+        """Give all fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

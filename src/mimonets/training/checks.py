@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from mimonets.data.interface import Batches
 from mimonets.training.config import TrainConfig
-from mimonets.training.launch import num_machines
 
 
 def check_fit(
@@ -66,12 +65,6 @@ def check_fit(
         problems.append(
             f"compile=true needs a C++ compiler, and {compiler} is not installed: install it, "
             f"name yours in the environment variable CXX, or set train.compile=false."
-        )
-    world_size = config.devices * num_machines()
-    if len(batches) < world_size:
-        problems.append(
-            f"An epoch has {len(batches)} batches, too few for {world_size} processes: lower "
-            f"train.batch_size."
         )
     if problems:
         raise ValueError("Training cannot start. " + " ".join(problems))

@@ -1,8 +1,9 @@
 """TrainConfig: everything that decides how a model is trained. MIMONets, appendices E and F."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 from mimonets._config import Config, integer, is_integer, is_number, number
 
@@ -11,6 +12,7 @@ ScheduleName = Literal["onecycle", "linear-onecycle", "warmup-cosine", "warmup",
 LossName = Literal["cross_entropy", "squared_error", "binary"]
 PrecisionName = Literal["32", "bf16"]
 SlowInputs = Literal["all", "per-stream"]
+LearningRateRule = Literal["keep", "linear", "sqrt"]
 KeptModel = Literal["best", "last"]
 
 LAST_VERSION_WITH_REMOVED = "0.2.0"
@@ -98,7 +100,7 @@ class TrainConfig(Config):
     accumulate: int | Literal["auto"] = integer(1, words=("auto",))
     recompute: bool = False  # features of linear attention again in the backward pass: less memory
     accelerator: str = "auto"  # or cpu, cuda, mps
-    devices: int = integer(1)  # processes on this machine, each with a batch of its own
+    devices: int = integer(1)  # processes on this machine, which share every batch
     threads: int | None = integer(None, most=1024)  # CPU threads; None: as many as PyTorch chooses
     compile: bool = False  # through torch.compile: a slow start, then faster steps
 
@@ -164,6 +166,22 @@ class TrainConfig(Config):
     def total_steps(self, steps_per_epoch: int) -> int:
         """Count the optimiser steps of the whole training."""
         return self.epochs * steps_per_epoch if self.steps is None else self.steps
+
+    def multiplied(self, times: int, lr: LearningRateRule) -> Self:
+        """Take a batch that is so many times larger, and say what that does to the learning rate.
+
+        ``linear`` multiplies it too (Goyal et al., "Accurate, large minibatch SGD", 2017), ``sqrt``
+        by the square root, which is usual for AdamW, and ``keep`` leaves it as it is. This is
+        another recipe: there are as many times fewer steps in an epoch.
+
+        >>> config = TrainConfig(batch_size=128, lr=0.2).multiplied(4, lr="linear")
+        >>> config.batch_size, config.lr
+        (512, 0.8)
+        """
+        factor = {"linear": times, "sqrt": math.sqrt(times), "keep": 1}[lr]
+        first, last = (None if end is None else end * factor for end in self.lr_ends)
+        size, rate = self.batch_size * times, self.lr * factor
+        return replace(self, batch_size=size, lr=rate, lr_ends=(first, last))
 
     @property
     def warm_ups(self) -> dict[str, float]:

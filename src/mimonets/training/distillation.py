@@ -8,20 +8,16 @@ pass, and gets no gradient.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets._answers import each
 from mimonets._inputs import KINDS
 from mimonets.checkpoints import load
-from mimonets.data.interface import IGNORED
-from mimonets.evaluation.metrics import class_last, has_classes, loss_of
 from mimonets.models import eval_mode
 from mimonets.models.surgery import answer_in
 from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
 from mimonets.training.launch import make_fast
-from mimonets.training.objective import task_loss
 
 # b answers   c classes
 
@@ -84,43 +80,6 @@ def make_teacher(
     if network is None and config.teacher is None:
         return None
     return Teacher(student, config, device, network)
-
-
-def taught_loss(
-    answers: Any, batch: Batch, config: TrainConfig, taught: Any, loss: Any = None
-) -> Tensor:
-    r"""Score answers by the labels and by the teacher's answers, if it was asked.
-
-    .. math:: (1 - w) \, \ell(y, l) + w \, T^2 \,
-        \mathrm{KL}\bigl(\mathrm{softmax}(y_t / T) \,\|\, \mathrm{softmax}(y / T)\bigr)
-
-    with w = ``config.distill`` and T = ``config.temperature``. Without a teacher it is the task's
-    loss alone. Answers that are no logits of classes are compared by their squared difference.
-    """
-    found = task_loss(answers, batch, config, loss)
-    if taught is None:
-        return found
-    labels = batch.labels
-    if has_classes(labels, answers):
-        scored = None if labels.ndim == 1 else labels.flatten() != IGNORED
-        rows, wanted = (class_last(one, labels) for one in (answers, taught))
-        soft = soft_loss(rows, wanted, scored, config.temperature)
-    else:
-        soft = loss_of("squared_error")(answers, each(Tensor.float, taught))
-    return torch.lerp(found, soft, config.distill)
-
-
-def soft_loss(logits: Tensor, wanted: Tensor, scored: Tensor | None, temperature: float) -> Tensor:
-    """Compare softened answers (..., c): T^2 times the KL divergence, averaged.
-
-    Over those that are ``scored`` (...), or all without it, which spares waiting for the device.
-    """
-    rows = slice(None) if scored is None else scored
-    found, target = (
-        F.log_softmax(x.flatten(0, -2)[rows].float() / temperature, dim=-1)
-        for x in (logits, wanted)
-    )
-    return temperature**2 * F.kl_div(found, target, log_target=True, reduction="batchmean")
 
 
 def _check_answers(teacher: Any, student: Any) -> None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from itertools import islice
 
-import torch
 from torch import nn
 
 from mimonets.data.interface import Batches
@@ -19,11 +18,7 @@ from mimonets.training.state import TrainState
 
 def end_epoch(state: TrainState, epoch: int) -> Row:
     """Sum up an epoch over all processes and start the next."""
-    fabric = state.fabric
-    sums = state.tally.sums
-    if fabric.world_size > 1:
-        sums = fabric.all_reduce(sums.clone(), reduce_op="sum")
-    loss, accuracy = state.tally.read(sums)
+    loss, accuracy = state.tally.read(state.tally.total())
     skipped = state.filter.skipped
     row = {
         "epoch": epoch + 1,
@@ -33,7 +28,7 @@ def end_epoch(state: TrainState, epoch: int) -> Row:
         "lr": state.lr,
         "skipped": skipped,
         "gradient_norm": state.filter.end_epoch(),
-        "inputs_per_second": state.tally.speed() * fabric.world_size,
+        "inputs_per_second": state.tally.speed(),
     }
     state.tally.clear()
     return row
@@ -90,16 +85,13 @@ def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None
     trained = set(config.mode_shares(streams)) - set(untrained_modes(state.model))
     trained = set() if mixed else trained
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]
-    processes, device = state.fabric.world_size, state.fabric.device
-    wanted = config.recalibrate_batches * processes
+    wanted = config.recalibrate_batches
     if not missing or not wanted:
         return
     # One spoilt batch, which the filter skipped in training, would spoil the statistics.
     some = [images for images, *_ in islice(batches.epoch(0), wanted)]
-    sound = [images.to(device) for images in some if images.isfinite().all()]
-    # The inputs of all processes together, as in a step: one process alone would measure the same.
-    steps = [torch.cat(sound[n : n + processes]) for n in range(0, len(sound), processes)]
-    steps = [images for images in steps if len(images) >= max(missing)]
+    sound = [images.to(state.fabric.device) for images in some if images.isfinite().all()]
+    steps = [images for images in sound if len(images) >= max(missing)]
     if not steps:
         return
     points = operating_points(state.model) if mixed else ()

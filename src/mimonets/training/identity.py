@@ -22,6 +22,7 @@ FREE = frozenset(
         "train.compile",
         "train.recompute",
         "train.accelerator",
+        "train.devices",
         "train.keep",
         "train.recalibrate_mixed",
     }

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,9 +12,12 @@ from mimonets._device import to_channels_last, use_threads
 from mimonets._extras import need
 from mimonets._memory import keep_freed_memory
 from mimonets._messages import first_line
+from mimonets.layers.batch_norm import shared_statistics
 from mimonets.models import operating_points
 from mimonets.training.config import TrainConfig
 from mimonets.training.footprint import out_of_memory, set_recompute
+
+MOST_GRAPHS = 256  # of one function when compiled; PyTorch gives up after 8
 
 
 def launch_fabric(config: TrainConfig, model: Any) -> Any:
@@ -47,6 +50,14 @@ def launch_fabric(config: TrainConfig, model: Any) -> Any:
     return fabric
 
 
+def agree(fabric: Any, *wishes: bool) -> list[bool]:
+    """Let all processes do what any of them wants; all must ask at the same step."""
+    if fabric.world_size == 1:
+        return list(wishes)
+    flags = torch.tensor(wishes, dtype=torch.float32, device=fabric.device)
+    return [flag > 0 for flag in fabric.all_reduce(flags, reduce_op="max").tolist()]
+
+
 def num_machines() -> int:
     """Count the machines that ``torchrun --nnodes`` started; one without it."""
     return int(os.environ.get("GROUP_WORLD_SIZE", 1))
@@ -55,7 +66,7 @@ def num_machines() -> int:
 def make_fast(network: nn.Module, config: TrainConfig, device: torch.device) -> Callable[..., Any]:
     """Give what to call in place of the network: the same weights, laid out and compiled.
 
-    Batches have two sizes, the usual one and an epoch's last: each is compiled by itself.
+    Every mode, warm-up, size of a batch and width of sequences is compiled by itself.
     """
     if device.type == "cuda" or config.compile:
         to_channels_last(network)
@@ -69,7 +80,14 @@ def training_setup(model: nn.Module, config: TrainConfig, device: torch.device) 
     was_training = model.training
     precision, benchmark = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     try:
-        with torch.random.fork_rng(), use_threads(config.threads):
+        with (
+            torch.random.fork_rng(),
+            shared_statistics(model),
+            use_threads(config.threads),
+            torch._dynamo.config.patch(recompile_limit=MOST_GRAPHS)
+            if config.compile
+            else nullcontext(),
+        ):
             if device.type == "cuda":  # TF32 and the fastest convolutions
                 torch.set_float32_matmul_precision("high")
                 torch.backends.cudnn.benchmark = True

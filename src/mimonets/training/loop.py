@@ -9,16 +9,15 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, NoReturn
 
-from mimonets.data.interface import as_batches
+from mimonets.data.interface import as_batches, on_device
 from mimonets.evaluation.metrics import metrics_of
-from mimonets.training.batch import shard
 from mimonets.training.checks import check_batch, check_fit
 from mimonets.training.config import TrainConfig
-from mimonets.training.epoch_end import end_epoch, finish, validate
+from mimonets.training.epoch_end import end_epoch, finish, slopes, validate
 from mimonets.training.identity import Identity
-from mimonets.training.launch import launch_fabric, training_setup
+from mimonets.training.launch import agree, launch_fabric, training_setup
 from mimonets.training.progress import Bar, TrainingInterrupted, listening_for_stop
 from mimonets.training.run_folder import Row, RunFolder, TrainResult
 from mimonets.training.state import TrainState
@@ -40,6 +39,7 @@ def train(
     resume: bool = False,
     recipe: Mapping[str, Any] | None = None,
     on_progress: Callable[[Row], object] | None = None,
+    logger: Any = None,
 ) -> TrainResult:
     """Train a model in place and keep a record of it in ``run_dir``.
 
@@ -63,6 +63,9 @@ def train(
             starts from the beginning if there is none yet.
         recipe: what else decides the run, such as the data's config; kept with it.
         on_progress: called with each row of metrics.
+        logger: gets the metrics of every epoch, and the slopes of parametric ReLUs. Anything that
+            keeps to ``lightning_fabric.loggers.Logger``; TensorBoard's files in ``run_dir`` without
+            it.
 
     Raises:
         TrainingDivergedError: too many batches were skipped.
@@ -72,8 +75,9 @@ def train(
     validation = None if validation is None else as_batches(validation)
     check_fit(model, train_batches, config, validation)
     fabric = launch_fabric(config, model)
-    batches = shard(train_batches, fabric.global_rank, fabric.world_size)
-    run = RunFolder(run_dir, writes=fabric.is_global_zero)
+    # Every process makes the whole batch, and takes its groups: mixup needs all inputs.
+    batches = on_device(train_batches, fabric.device)
+    run = RunFolder(run_dir, writes=fabric.is_global_zero, logger=logger)
     with closing(run), training_setup(model, config, fabric.device), listening_for_stop() as stop:
         with fabric.rank_zero_first():
             run.open(Identity.of(model, config, recipe), resume=resume)
@@ -96,33 +100,46 @@ def train(
                         bar.show(state.step, *state.tally.read(), state.tally.speed())
                     if state.at_end_of_epoch:
                         break
-                    if stop or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                    due = time.monotonic() - saved_at > CHECKPOINT_SECONDS
+                    stopping, saving = agree(fabric, bool(stop), due)
+                    if stopping or saving:
                         run.save_checkpoint(state.state_dict())
                         saved_at = time.monotonic()
-                    if stop:
-                        raise TrainingInterrupted(state.step, state.total_steps, str(run.folder))
+                    if stopping:
+                        interrupt(state, run)
                 else:
                     raise ValueError(
                         f"The data ended before the {len(batches)} batches it promised."
                     )
 
                 row = end_epoch(state, epoch)
-                due = config.evaluate_every and (epoch + 1) % config.evaluate_every == 0
+                every = config.evaluate_every
+                due = every > 0 and (epoch + 1) % every == 0
                 if validation is not None and (due or state.step == state.total_steps):
                     row["validation"] = validate(state, validation, train_batches, run)
-                run.log(row)
+                run.log(row, slopes=slopes(model), skipped_in_all=state.filter.total_skipped)
                 history.append(row)
                 bar.end_epoch(row)
                 if on_progress is not None and fabric.is_global_zero:
                     on_progress(row)
                 run.save_checkpoint(state.state_dict())
                 saved_at = time.monotonic()
-                if stop and state.step < state.total_steps:
-                    raise TrainingInterrupted(state.step, state.total_steps, str(run.folder))
+                (stopping,) = agree(fabric, bool(stop))
+                if stopping and state.step < state.total_steps:
+                    interrupt(state, run)
 
         result = finish(state, train_batches, run, history)
         fabric.barrier()
     return result
+
+
+def interrupt(state: TrainState, run: RunFolder) -> NoReturn:
+    """Leave training once the checkpoint is on disk, in all processes at the same step."""
+    run.flush()
+    state.fabric.barrier()
+    raise TrainingInterrupted(
+        state.step, state.total_steps, str(run.folder), rank=state.fabric.global_rank
+    )
 
 
 def restore(state: TrainState, run: RunFolder) -> None:

@@ -17,9 +17,10 @@ from mimonets._show import QUIET
 class TrainingInterrupted(KeyboardInterrupt):
     """Training was asked to stop; its state is saved, and ``resume=True`` resumes it."""
 
-    def __init__(self, step: int, total_steps: int, folder: str) -> None:
+    def __init__(self, step: int, total_steps: int, folder: str, rank: int = 0) -> None:
         self.step = step
         self.folder = folder
+        self.rank = rank  # with several devices only 0 should print
         self.saved = f"Stopped after step {step} of {total_steps}; everything is saved in {folder}."
         super().__init__(f"{self.saved} Resume it with resume=True.")
 

@@ -3,7 +3,7 @@
 recipe.yaml            every setting, spelt out
 environment.json       command, versions and machine
 metrics.jsonl          one line per epoch
-checkpoints/last.pt    everything needed to resume
+checkpoints/last.pt    everything needed to resume; previous.pt is the one before
 best/                  the model with the best validation accuracy, if there is validation data
 model/                 the model after the last step
 result.json            what came out, and which of the two models to use
@@ -13,15 +13,16 @@ tensorboard/           the metrics as curves, if tensorboardX is installed
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from mimonets._files import not_written, what_it_is, write_safely, write_text
 from mimonets.checkpoints import save
@@ -89,20 +90,35 @@ class TrainResult:
 
 
 class RunFolder:
-    """The folder of one training run. Only the process of rank 0 writes."""
+    """The folder of one training run. Only the process of rank 0 writes.
 
-    def __init__(self, folder: str | os.PathLike[str], *, writes: bool = True) -> None:
+    Args:
+        logger: what gets the metrics as curves, such as those of Lightning Fabric; TensorBoard's
+            files in the folder without it.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, writes: bool = True, logger: Any = None
+    ) -> None:
         self.folder = Path(folder)
         self.writes = writes
+        self._logger = logger
+        self._finished = False
+        self._writer = ThreadPoolExecutor(1, "checkpoint")  # starts no thread before it is used
+        self._writing: Future[None] | None = None
         self._lock = FolderLock(self.folder)
         self._identity: Identity | None = None  # until the run has begun
         self._made = False
-        self._curves: Any = None
 
     @property
     def checkpoint(self) -> Path:
         """Where the state of the run is kept."""
         return self.folder / "checkpoints" / "last.pt"
+
+    @property
+    def previous_checkpoint(self) -> Path:
+        """Where the one before is kept."""
+        return self.checkpoint.with_name("previous.pt")
 
     @property
     def _recipe(self) -> Path:
@@ -163,26 +179,48 @@ class RunFolder:
             write_text(where, json.dumps(environment(), indent=2) + "\n")
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Replace the checkpoint by a newer one; whatever happens, one of the two is whole."""
+        """Copy the state and write it in the background; the last two checkpoints are kept.
+
+        Whatever happens, one of them is whole. If the write before this one failed, its error is
+        raised here, or by :meth:`flush`.
+        """
         if self.writes:
-            state = {"format_version": FORMAT_VERSION, **state}
-            write_safely({self.checkpoint: lambda path: torch.save(state, path)})
+            self.flush()
+            state = tree_map(_copied, {"format_version": FORMAT_VERSION, **state})
+            self._writing = self._writer.submit(self._write_checkpoint, state)
+
+    def _write_checkpoint(self, state: dict[str, Any]) -> None:
+        new = self.checkpoint.with_name("next.pt")
+        write_safely({new: lambda path: torch.save(state, path)})
+        if self.checkpoint.exists():  # killed after this, a run resumes from the one before
+            os.replace(self.checkpoint, self.previous_checkpoint)
+        os.replace(new, self.checkpoint)
+
+    def flush(self) -> None:
+        """Wait until the checkpoint is on disk; raises an OSError if it could not be written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """Read the checkpoint; None if the run has not come that far."""
-        if not self.checkpoint.exists():
+        path, before = self.checkpoint, self.previous_checkpoint
+        path = path if path.exists() else before
+        if not path.exists():
             return None
         try:
-            state = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
+            older = path != before and before.exists()
             raise ValueError(
-                f"{self.checkpoint} cannot be read ({type(error).__name__}): it is damaged. Start "
-                f"again in another folder."
+                f"{path} cannot be read ({type(error).__name__}): it is damaged. "
+                f"{'Remove it to resume from' if older else 'Start again in another folder'}"
+                f"{f' the one before, {before.name}' if older else ''}."
             ) from error
         if not isinstance(state, dict) or state.get("format_version") != FORMAT_VERSION:
             found = state.get("format_version") if isinstance(state, dict) else None
             raise ValueError(
-                f"{self.checkpoint} is of format version {found}, and this mimonets resumes "
+                f"{path} is of format version {found}, and this mimonets resumes "
                 f"{FORMAT_VERSION}: finish the run with the version that started it."
             )
         return state
@@ -217,8 +255,8 @@ class RunFolder:
             write_text(self.folder / "metrics.jsonl", text)
         return rows
 
-    def log(self, row: dict[str, Any]) -> None:
-        """Write one line of metrics, and the numbers in it as curves."""
+    def log(self, row: dict[str, Any], **more: Any) -> None:
+        """Write one line of metrics; its numbers, and ``more``, go to the logger as curves."""
         if not self.writes:
             return
         path = self.folder / "metrics.jsonl"
@@ -227,12 +265,12 @@ class RunFolder:
                 file.write(json.dumps(row) + "\n")
         except OSError as error:
             raise not_written(path, error) from error
-        if self._curves is None:
-            self._curves = _make_curves(self.folder / "tensorboard", row["step"])
-        if self._curves:
-            with suppress(OSError):  # a full disk: the numbers are in metrics.jsonl
-                for name, value in _numbers(row):
-                    self._curves.add_scalar(name, value, row["step"])
+        if self._logger is None:
+            self._logger = _tensorboard(self.folder, row["step"])
+        if self._logger:
+            # A full disk, which Fabric's loggers call a ValueError: the numbers are in the line.
+            with suppress(OSError, ValueError):
+                self._logger.log_metrics(dict(_numbers({**row, **more})), row["step"])
 
     def save_model(self, model: nn.Module, name: str) -> None:
         """Write a model beside the metrics, as mimonets.load reads it; of others, the weights."""
@@ -251,6 +289,8 @@ class RunFolder:
 
     def finish(self, result: TrainResult) -> None:
         """Write down what came out."""
+        self.flush()
+        self._finished = True
         if self.writes:
             text = json.dumps(result.as_dict(), indent=2) + "\n"
             write_text(self.folder / "result.json", text)
@@ -270,15 +310,18 @@ class RunFolder:
 
     def close(self) -> None:
         """Write out what waits in memory, unlock the folder; leave nothing if no run began."""
-        if self._curves:
+        if self._logger and self.writes:
             with suppress(OSError):
-                self._curves.close()
-        self._curves = None
-        began = self._identity is None
-        self._lock.release(remove=not began and not self._recipe.exists())
-        if self._made and not began and not any(self.folder.iterdir()):
-            self.folder.rmdir()
-            self._made = False
+                self._logger.finalize("success" if self._finished else "aborted")
+        try:
+            self.flush()
+        finally:
+            self._writer.shutdown()
+            began = self._identity is None
+            self._lock.release(remove=not began and not self._recipe.exists())
+            if self._made and not began and not any(self.folder.iterdir()):
+                self.folder.rmdir()
+                self._made = False
 
 
 def find_finished(
@@ -369,14 +412,21 @@ def _read_text(path: Path) -> str:
         raise ValueError(f"{path} is no text: it was damaged.") from None
 
 
-def _make_curves(folder: Path, step: int) -> Any:
-    """Open TensorBoard's file; False if tensorboardX is not installed."""
+def _copied(value: Any) -> Any:
+    """Copy a tensor to the CPU, so that training may change the original."""
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+
+
+def _tensorboard(folder: Path, step: int) -> Any:
+    """Make Fabric's logger for TensorBoard; False if tensorboardX is not installed."""
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
     try:
-        writer = import_module("tensorboardX").SummaryWriter
+        # What a killed run wrote after its checkpoint is hidden from here on.
+        logger = TensorBoardLogger(folder, "tensorboard", "", purge_step=step)
+        return logger if logger.experiment else False  # this is where it opens its file
     except ImportError:
         return False
-    # What a killed run wrote after its checkpoint is hidden from here on.
-    return writer(str(folder), purge_step=step)
 
 
 def _numbers(row: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:

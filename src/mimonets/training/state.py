@@ -12,6 +12,7 @@ from mimonets.training.config import TrainConfig
 from mimonets.training.distillation import make_teacher
 from mimonets.training.footprint import fit_memory, free_memory
 from mimonets.training.launch import make_fast
+from mimonets.training.objective import Learner
 from mimonets.training.schedule import make_optimizer, make_scheduler
 from mimonets.training.stability import GradientFilter, Statistics, WeightAverage
 
@@ -37,17 +38,17 @@ class TrainState:
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = config.total_steps(steps_per_epoch)
         self.model = model  # for its penalties and weights
-        network = make_fast(model, config, fabric.device)
+        learner = make_fast(Learner(model, config, loss), config, fabric.device)
         optimizer = make_optimizer(model, config)
         self.scheduler = make_scheduler(optimizer, config, self.total_steps)
         # The same model behind Fabric's device, precision and communication.
-        self.network, self.optimizer = fabric.setup(network, optimizer)
+        self.learner, self.optimizer = fabric.setup(learner, optimizer)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.filter = GradientFilter(config)
         self.statistics = Statistics(model)
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
         self.teacher = make_teacher(model, config, fabric.device, teacher)
-        self.tally = Tally(fabric.device)
+        self.tally = Tally(fabric)
         self.step = 0
         self.loss, self.metrics = loss, metrics  # of the caller; None: the config's
         self.best = -math.inf  # validation accuracy, or loss below zero
@@ -81,7 +82,7 @@ class TrainState:
         return torch.nn.utils.get_total_norm(gradients)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give everything as tensors and plain data."""
+        """Give everything as tensors and plain data; all processes must ask at the same step."""
         return {
             "steps_per_epoch": self.steps_per_epoch,
             "step": self.step,
@@ -114,25 +115,34 @@ class TrainState:
 class Tally:
     """Sums over the accepted batches of an epoch."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, fabric: Any) -> None:
+        self.fabric = fabric
         # loss, right answers, answers; on the device, so that no step waits for them
-        self.sums = torch.zeros(3, device=device)
+        self.sums = torch.zeros(3, device=fabric.device)  # this process's share
         self.start_clock()
 
     def start_clock(self) -> None:
         """Measure speed from now on."""
         self.started = time.perf_counter()
-        self.inputs = 0  # since then, in this process
+        self.inputs = 0  # since then
 
     def clear(self) -> None:
         """Start a new epoch."""
         self.sums.zero_()
 
     def add(self, loss: Tensor, right: Tensor, batch: Batch) -> None:
-        """Count one batch; ``loss`` is the mean over its answers."""
-        scored = batch.scored
-        self.sums += torch.stack([loss * scored, right, scored])
+        """Count one batch; ``loss`` and ``right`` are what :func:`learn` returns."""
+        scored, processes = batch.scored, self.fabric.world_size
+        counted = scored / processes if processes > 1 else scored
+        self.sums += torch.stack([loss * scored, right, counted])
         self.inputs += len(batch)
+
+    def total(self) -> Tensor:
+        """Add up the sums of all processes, which must all ask for it."""
+        if self.fabric.world_size == 1:
+            return self.sums
+        total: Tensor = self.fabric.all_reduce(self.sums.clone(), reduce_op="sum")
+        return total
 
     def read(self, sums: Tensor | None = None) -> tuple[float, float]:
         """Mean loss and accuracy so far."""
@@ -140,17 +150,13 @@ class Tally:
         return (loss / scored, right / scored) if scored else (float("nan"), float("nan"))
 
     def speed(self) -> float:
-        """Measure inputs per second of this process."""
+        """Measure inputs per second, of all processes together."""
         return self.inputs / max(time.perf_counter() - self.started, 1e-9)
 
     def state_dict(self) -> dict[str, Any]:
         """Give the sums; the clock of a resumed run starts anew."""
-        return {"sums": self.sums}
+        return {"sums": self.total()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the sums back.
-
-        They are those of rank 0: with several processes, the loss and accuracy reported for the
-        epoch in which a run was cut are a little off, as no step waits to collect the others'.
-        """
-        self.sums.copy_(state["sums"])
+        """Take the sums back; they go to the first process."""
+        self.sums.copy_(state["sums"] if self.fabric.is_global_zero else 0 * state["sums"])

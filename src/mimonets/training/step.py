@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from mimonets._operating_point import OperatingPoint
+from mimonets.layers.batch_norm import own_statistics
 from mimonets.models import operating_points
-from mimonets.training.batch import Batch, gather
+from mimonets.training.batch import Batch
 from mimonets.training.config import TrainConfig
-from mimonets.training.distillation import taught_loss
-from mimonets.training.objective import count_right, penalty
 from mimonets.training.state import TrainState
+
+WIDTHS = 8  # of sequences when compiled: each has a graph of its own
 
 Grid = tuple[int, int]
 
@@ -104,7 +105,7 @@ def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
     # Mostly fast, sometimes slow; warm-ups come first.
     plan = plan_step(config, state.model, state.step, state.total_steps)
     seed_step(plan.seed + state.fabric.global_rank)
-    batch = prepare(state.fabric, data, plan, even=not state.ends_epoch)
+    batch = prepare(state, data, plan)
 
     state.statistics.remember()
     with plan.warming_up(state.model):
@@ -130,43 +131,49 @@ def take_step(state: TrainState, data: tuple[Tensor, ...]) -> None:
         state.scheduler.step()
 
 
-def prepare(fabric: Any, data: tuple[Tensor, ...], plan: StepPlan, *, even: bool) -> Batch:
-    """Take this process's inputs to the device: as many as the mode uses, mixed.
-
-    All processes together use and mix the inputs that one process with the whole batch would.
-    """
-    batch = Batch.of(data, fabric.device)
-    mixes = plan.share < 1
-    if fabric.world_size == 1 or batch.mask is not None:
-        batch = batch[: plan.inputs].mix(plan.share, plan.seed)
-    elif mixes or plan.inputs < len(batch) or not even:
-        whole = gather(fabric, batch, even=even)[: plan.inputs * fabric.world_size]
-        rank, processes = fabric.global_rank, fabric.world_size
-        mine = slice(len(whole) * rank // processes, len(whole) * (rank + 1) // processes)
-        batch = whole.mix(plan.share, plan.seed, mine)
-    return batch.naming_tokens() if plan.warm_up == "retrieval" else batch
+def prepare(state: TrainState, data: tuple[Tensor, ...], plan: StepPlan) -> Batch:
+    """Take the batch to the device: as many inputs as the mode uses, mixed."""
+    batch = Batch.of(data, state.fabric.device)[: plan.inputs].mix(plan.share, plan.seed)
+    if plan.warm_up == "retrieval":
+        batch = batch.naming_tokens()
+    longest = getattr(getattr(state.model, "config", None), "max_length", None)
+    if state.config.compile and longest is not None:
+        batch = batch.widened(-(-longest // WIDTHS))
+    return batch
 
 
 def learn(state: TrainState, plan: StepPlan, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Run the network forwards and backwards, in parts; returns mean loss and right answers."""
+    """Run the network forwards and backwards, in parts; returns mean loss and right answers.
+
+    With several processes both are this one's share: their sums are those of the whole batch.
+    """
     fabric, config = state.fabric, state.config
+    processes, group = fabric.world_size, plan.active_streams
     teacher = state.teacher
-    if plan.warm_up == "retrieval" or (teacher and not teacher.teaches(plan.active_streams)):
+    if plan.warm_up == "retrieval" or (teacher and not teacher.teaches(group)):
         teacher = None
-    pieces = batch.split(int(config.accumulate), plan.active_streams)
+    pieces = batch.split(int(config.accumulate), group)
     total, right = torch.zeros(2, device=fabric.device)
     for piece in pieces:
         last = piece is pieces[-1]
+        mine = piece if processes == 1 else piece.part_of(fabric.global_rank, processes, group)
+        alone = mine is None  # too little to share: every process does the same
+        mine = piece if mine is None else mine
+        weight = None
+        if len(pieces) > 1 or processes > 1:  # gradients are averaged over processes
+            weight = mine.scored / batch.scored.clamp_min(1) * (1 if alone else processes)
         with fabric.autocast():
-            taught = None if teacher is None else teacher.answer(piece)
-        with fabric.no_backward_sync(state.network, enabled=not last):
-            answers = state.network(piece.inputs, **plan.point.options, **piece.arguments())
-            loss = taught_loss(answers, piece, config, taught, state.loss)
-            if len(pieces) > 1:
-                loss = loss * (piece.scored / batch.scored.clamp_min(1))
-            fabric.backward(loss + penalty(state.model, config) if last else loss)
-        total += loss.detach()
-        right += count_right(answers, piece)
+            taught = None if teacher is None else teacher.answer(mine)
+        with (
+            own_statistics() if alone else nullcontext(),
+            fabric.no_backward_sync(state.learner, enabled=not last),
+        ):
+            objective, loss, correct = state.learner(
+                mine.tensors(), plan.point.options, taught, weight, penalised=last
+            )
+            fabric.backward(objective)
+        total += loss / processes if processes > 1 else loss
+        right += correct / processes if alone else correct
     return total, right
 
 

@@ -29,16 +29,14 @@ class AugmentConfig(Config):
     flip: bool = True  # left and right change places with probability 1/2
 
 
-def random_changes(
-    images: Tensor, augment: AugmentConfig, count: int, mine: slice, generator: torch.Generator
-) -> Tensor:
-    """Flip and crop images at random: those at ``mine`` of ``count`` that are drawn for."""
+def random_changes(images: Tensor, augment: AugmentConfig, generator: torch.Generator) -> Tensor:
+    """Flip and crop images at random."""
     if augment.flip:
-        flips = torch.randint(2, (count,), generator=generator).bool()  # fair coins
-        images = flip_where(images, flips[mine])
+        flips = torch.randint(2, (len(images),), generator=generator).bool()  # fair coins
+        images = flip_where(images, flips)
     if augment.padding:
-        offsets = draw_offsets(count, augment.padding, generator=generator)
-        images = crop_at(images, offsets[mine], augment.padding, augment.mode)
+        offsets = draw_offsets(len(images), augment.padding, generator=generator)
+        images = crop_at(images, offsets, augment.padding, augment.mode)
     return images
 
 
