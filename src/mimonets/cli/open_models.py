@@ -246,9 +246,14 @@ def _open(folder: Path, make: Callable[[Any], Any]) -> Opened:
 
 def _has_own_points(folder: Path) -> bool:
     """Tell whether a saved model has other operating points than numbers of active streams."""
+    if (folder / "manifest.json").exists():
+        from mimonets.inference.manifest import read_manifest
+
+        if read_manifest(folder).argument is None:
+            return False  # active streams: such an export is opened without PyTorch
     weights = weights_in(folder)
     if not (weights / "config.json").exists():
-        return False  # an export
+        return False
     from mimonets.checkpoints import read_config
     from mimonets.models import operating_points
 
