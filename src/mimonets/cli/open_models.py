@@ -300,7 +300,8 @@ def _load(folder: Path) -> Any:
     import mimonets as mn
     from mimonets.models.base import Model
 
-    if any(folder.glob("mode-*")) or (folder / "openvino").is_dir():
+    exported = any(folder.glob("mode-*")) or (folder / "openvino").is_dir()
+    if exported and not (folder / "manifest.json").exists():
         raise ValueError(f"{folder} is an export without its manifest.json: export it again.")
     weights = weights_in(folder)
     model = mn.load(weights)

@@ -6,6 +6,7 @@ its own: a folder that was damaged, mixed up or edited is refused before anythin
 
 import hashlib
 import json
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -271,24 +272,24 @@ def find_graphs(backend: str, format_name: str, manifest: Manifest, folder: Path
     check_files(folder, graphs.files)
     for name in graphs.files:
         if name.endswith(".onnx"):
-            _check_external_data(folder / name, graphs.files)
+            _check_external_data(folder, name, graphs.files)
     return graphs
 
 
-def _check_external_data(graph: Path, hashed: Mapping[str, str]) -> None:
+def _check_external_data(folder: Path, graph: str, hashed: Mapping[str, str]) -> None:
     """Refuse an ONNX graph that reads its weights from a file without a hash.
 
     The name of such a file is an entry of protocol buffers with the key ``location``.
     """
-    content, key = graph.read_bytes(), b"\x08location"
+    content, key = (folder / graph).read_bytes(), b"\x08location"
     at = content.find(key)
     while at >= 0:
         start = at + len(key) + 2  # a tag and the length of the name
         length = content[start - 1] if content[start - 2 : start - 1] == b"\x12" else 0
         name = content[start : start + length].decode("utf-8", "replace")
-        if name not in hashed:
+        if posixpath.join(posixpath.dirname(graph), name) not in hashed:
             raise ValueError(
-                f"{graph} reads weights from {short(name)}, which has no hash in {MANIFEST_FILE}: "
+                f"{folder / graph} reads weights from {short(name)}, which has no hash in {MANIFEST_FILE}: "
                 f"export the model again."
             )
         at = content.find(key, start)

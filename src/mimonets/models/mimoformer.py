@@ -107,6 +107,7 @@ class MIMOFormer(SequenceModel):
             self.config.superpose != "attention"
             and not (self.training or torch.is_grad_enabled() or autocast)
             and self.warm_up is None
+            and device != "meta"  # where layers are counted, as the paper does
             and x.dtype in (torch.float32, torch.float64)
         )
 
