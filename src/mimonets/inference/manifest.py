@@ -289,8 +289,8 @@ def _check_external_data(folder: Path, graph: str, hashed: Mapping[str, str]) ->
         name = content[start : start + length].decode("utf-8", "replace")
         if posixpath.join(posixpath.dirname(graph), name) not in hashed:
             raise ValueError(
-                f"{folder / graph} reads weights from {short(name)}, which has no hash in {MANIFEST_FILE}: "
-                f"export the model again."
+                f"{folder / graph} reads weights from {short(name)}, which has no hash in "
+                f"{MANIFEST_FILE}: export the model again."
             )
         at = content.find(key, start)
 
