@@ -600,7 +600,7 @@ CLAIMS = (
         "CIFAR-10, accuracy lost from one to two images per pass",
         "cifar-regime",
         "N=2 - N=1",
-        "CIFAR-10, keys, lost from one to two images",
+        "CIFAR-10 scaled down, keys, lost from one to two images",
     ),
     Claim(
         "CIFAR-10, accuracy lost from one to four images per pass",
