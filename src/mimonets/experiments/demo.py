@@ -77,7 +77,7 @@ def run_demo(folder: Path, console: Console, epochs: int | None = None) -> dict[
     """Train the networks unless that was done before, measure them and show the record."""
     console.print(
         "Training four small networks on 1,500 handwritten digits: a plain one, and three that are "
-        "distilled from it. Under two minutes on two free cores.\n"
+        "distilled from it. About three minutes on two free cores.\n"
     )
     recipes = {name: load_recipe(name) for name in NETWORKS}
     if epochs:
