@@ -92,6 +92,7 @@ docs: $(VENV)/group-docs
 	@echo "==> building the documentation into site/"
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs site
 	@$(BIN)/python tools/browser.py site/try
+	@$(BIN)/jupytext --quiet --to ipynb --output site/tour.ipynb examples/tour.py
 
 # What `mimonets cost` shows of our recipes, counted anew; GPU-hours and memory take some minutes.
 costs: $(VENV)/installed-demo

@@ -22,6 +22,26 @@ def test_the_shipped_digits_network_reads_sixteen_digits(capsys):
         assert right >= 14, mode
 
 
+def test_the_tour_runs_as_a_program_and_is_a_notebook(capsys):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib").use("agg")
+    runpy.run_path(str(EXAMPLES / "tour.py"))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()][1:-1]
+    assert [(row[0], row[1]) for row in rows] == [
+        *(("keys", active) for active in "124"),
+        *(("tiles", active) for active in "124"),
+        ("plain", "1"),
+    ]
+    accuracy = {(row[0], row[1]): float(row[2].rstrip("%")) for row in rows}
+    assert accuracy["plain", "1"] > accuracy["keys", "4"] > 96  # as its last line says
+    macs = {(row[0], row[1]): float(row[3]) for row in rows}
+    assert macs["plain", "1"] == pytest.approx(macs["keys", "4"], rel=0.2)
+
+    cells = pytest.importorskip("jupytext").read(EXAMPLES / "tour.py").cells
+    kinds = [cell.cell_type for cell in cells]
+    assert kinds == ["markdown", "code", "code", "markdown", "code", "code"]
+
+
 @pytest.fixture
 def beside(monkeypatch):
     """Let examples import what lies beside them."""

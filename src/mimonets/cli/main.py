@@ -56,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name not in ("torch", "rich", "yaml", "jsonargparse"):
             raise
         line = "pip install torch" if error.name == "torch" else install_line("cli")
-        print(
-            f"mimonets {args.command}: error: this needs {error.name}: {line}.", file=sys.stderr
-        )
+        print(f"mimonets {args.command}: error: this needs {error.name}: {line}.", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:
         if args.verbose:
