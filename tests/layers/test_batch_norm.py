@@ -11,6 +11,7 @@ from layers import normalise_apart
 from mimonets.layers import BatchNorm2d, StreamBatchNorm, running
 from mimonets.layers.batch_norm import normalise_together
 
+
 def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
