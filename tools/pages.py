@@ -85,7 +85,11 @@ def command(one: Experiment) -> str:
 
 def pictures(name: str) -> list[str]:
     """Show the plots that there are."""
-    kinds = {name: title(name), f"{name}-speed": f"{title(name)}, against speed"}
+    kinds = {
+        name: title(name),
+        f"{name}-speed": f"{title(name)}, against speed",
+        f"{name}-slopes": "Mean slope of the parametric ReLUs",
+    }
     return [
         f"![{text}](../../results/{kind}.png)"
         for kind, text in kinds.items()
