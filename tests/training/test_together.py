@@ -98,7 +98,7 @@ def test_two_devices_train_what_one_does_and_a_signal_to_any_stops_both_at_one_s
     (stopped_at,) = stop_again_and_again(tmp_path, 0, stops=1, **options)
     check_kinds(tmp_path, KINDS)
     assert 0 < stopped_at < 12
-    _, result = stopped_together.run(tmp_path / "one", 1, 12)  # that nobody stopped
+    _, result = stopped_together.run(tmp_path / "never", 1, 12)  # that nobody stopped
     same_training(tmp_path / "run", result.run_dir)
 
 
