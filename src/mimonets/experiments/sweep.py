@@ -137,7 +137,8 @@ def _run_on_ray(
         tell=str,  # each task tells what it has to when it ends
     )
     running: dict[Any, Job] = {}
-    with _ray_started(ray, options), _seen_by_all(there.runs) as token, _Watch(options) as watch:
+    cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
+    with ray_started(ray, cores), _seen_by_all(there.runs) as token, _Watch(options) as watch:
         task = _make_task(ray, waiting, options)
         most = f", at most {options.workers} at a time" if options.workers else ""
         options.tell(f"{len(waiting)} runs to train, test or skip on Ray{most}")
@@ -177,7 +178,7 @@ def _ready(plan: Plan, waiting: list[Job], running: dict[Any, Job]) -> list[Job]
 
 
 @contextmanager
-def _ray_started(ray: Any, options: RunOptions) -> Iterator[None]:
+def ray_started(ray: Any, cores: int) -> Iterator[None]:
     """Join the cluster that RAY_ADDRESS names, or start Ray here; SIGTERM interrupts, as Ctrl-C."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way to others by default
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
@@ -186,7 +187,6 @@ def _ray_started(ray: Any, options: RunOptions) -> Iterator[None]:
         if address:
             ray.init(**quiet)
         else:
-            cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
             ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
     except Exception as error:  # Ray has many kinds of them
         where = f"at RAY_ADDRESS={address}" if address else "on this machine"
