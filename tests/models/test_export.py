@@ -33,10 +33,10 @@ def test_export_gives_the_same_answers_for_two_or_more_groups(model, active):
         (example,),
         {"active_streams": active},
         dynamic_shapes={"images": {0: active * groups}, "active_streams": None},
-    )
+    ).module()
     for batch in (2 * active, 5 * active):
         images = torch.randn(batch, 3, 8, 8)
-        found = program.module()(images, active_streams=active)
+        found = program(images, active_streams=active)
         assert_close(found, model(images, active_streams=active))
 
 
