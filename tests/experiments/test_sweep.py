@@ -8,13 +8,20 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from experiments.test_trained import PLAN, TRIAL
 from mimonets.cli.main import main
 from mimonets.experiments import RunOptions
-from mimonets.experiments.sweep import choose_jobs, measure_plan, on_worker, progress_line
+from mimonets.experiments.sweep import (
+    _task_maker,
+    choose_jobs,
+    measure_plan,
+    on_worker,
+    progress_line,
+)
 from mimonets.experiments.trained import attempt, run_folder
 from mimonets.recipes.execute import run_recipe
 from mimonets.training.lock import HOLDER_FILE, FolderLock
@@ -114,6 +121,31 @@ def test_a_machine_that_does_not_see_the_runs_says_so(tmp_path):
     outcome, _ = on_worker(ONE, 0, RunOptions(runs=tmp_path), tmp_path / ".sweep-0")
     assert outcome.state == "failed"
     assert f"does not see {tmp_path}: choose --runs on a file system" in outcome.words
+
+
+def machines_with(**resources):
+    """A Ray that knows one machine, and gives the options of a task in place of the task."""
+    machine = {"Alive": True, "Resources": resources}
+    task = type("Task", (), {"options": lambda _, **options: options})()
+    return SimpleNamespace(
+        cluster_resources=lambda: resources,
+        nodes=lambda: [machine],
+        remote=lambda **_: lambda function: task,
+    )
+
+
+def test_a_run_takes_gpus_where_there_are_any_and_cores_elsewhere():
+    two = ONE.changed(["train.devices=2"])
+    options = RunOptions(cpus_per_run=3, needs_gpu=True)
+    make = _task_maker(machines_with(CPU=8, GPU=2), [(ONE, 0), (two, 0)], options)
+    assert make((ONE, 0)) == {"num_cpus": 3, "num_gpus": 1, "name": "small/seed-0"}
+    assert make((two, 0)) == {"num_cpus": 6, "num_gpus": 2, "name": "small/seed-0"}
+    make = _task_maker(machines_with(CPU=8), [(two, 0)], replace(options, needs_gpu=False))
+    assert make((two, 0)) == {"num_cpus": 6, "name": "small/seed-0"}
+    with pytest.raises(ValueError, match="needs a GPU.*RAY_ADDRESS.*--anyway"):
+        _task_maker(machines_with(CPU=8), [(ONE, 0)], options)
+    with pytest.raises(ValueError, match="6 CPUs and 2 GPUs.*lower --devices or --cpus-per-run"):
+        _task_maker(machines_with(CPU=8, GPU=1), [(two, 0)], options)
 
 
 def test_a_line_says_how_far_a_run_is(tmp_path):
