@@ -16,6 +16,7 @@ from experiments.test_trained import PLAN, TRIAL
 from mimonets.cli.main import main
 from mimonets.experiments import RunOptions
 from mimonets.experiments.sweep import (
+    _ray_started,
     _task_maker,
     choose_jobs,
     measure_plan,
@@ -109,12 +110,27 @@ def test_a_ray_that_does_not_start_is_one_sentence(tmp_path, capsys, monkeypatch
     def init(**_):
         raise ConnectionError("no room\nmore")
 
-    monkeypatch.setitem(sys.modules, "ray", type("Ray", (), {"init": init}))
+    ray = SimpleNamespace(init=init, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     place = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path))
     assert main(["reproduce", "demo-seeds", "--workers", "2", *place]) == 2
     said = capsys.readouterr().err
     assert "Ray could not be started or reached at RAY_ADDRESS=head:6379: no room. Try" in said
+
+
+def test_ray_is_started_once_more_if_that_takes_too_long(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    started = []
+
+    def init(**options):
+        started.append(options)
+        if len(started) == 1:
+            raise RuntimeError("The current node timed out during startup.")
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: None)
+    with _ray_started(ray, RunOptions(workers=3, cpus_per_run=7)):
+        assert [one["num_cpus"] for one in started] == [max(os.cpu_count(), 21)] * 2
 
 
 def test_a_machine_that_does_not_see_the_runs_says_so(tmp_path):
@@ -265,8 +281,9 @@ def test_a_sweep_that_is_stopped_saves_and_resumes(start, tmp_path, number):
     assert "What 2 runs had trained is saved. The same command resumes it." in said
     assert not any((folder / HOLDER_FILE).exists() for folder in held), "they ended by themselves"
     before = {folder: (folder / "metrics.jsonl").read_text() for folder in held}
-    again = start("--workers", "2", epochs=20, stderr=subprocess.DEVNULL)
-    assert again.wait(500) == 0
+    again = start("--workers", "2", epochs=20)
+    said = again.communicate(timeout=500)[1]
+    assert again.returncode == 0, said
     for folder, rows in before.items():
         assert (folder / "metrics.jsonl").read_text().startswith(rows)
 

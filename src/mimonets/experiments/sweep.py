@@ -157,14 +157,19 @@ def _ray_started(ray: Any, options: RunOptions) -> Iterator[None]:
     if not address:
         cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
         quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
-    try:
-        ray.init(**quiet)
-    except Exception as error:  # Ray has many kinds of them
-        where = f"at RAY_ADDRESS={address}" if address else "on this machine"
-        raise ValueError(
-            f"Ray could not be started or reached {where}: {first_line(error)}. Try again, or "
-            f"leave out --workers."
-        ) from error
+    for more in (True, False):  # Ray has half a minute's patience: too little on a busy machine
+        try:
+            ray.init(**quiet)
+            break
+        except Exception as error:  # Ray has many kinds of them
+            ray.shutdown()
+            if more:
+                continue
+            where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+            raise ValueError(
+                f"Ray could not be started or reached {where}: {first_line(error)}. Try again, or "
+                f"leave out --workers."
+            ) from error
     try:
         yield
     finally:
