@@ -16,12 +16,12 @@ from experiments.test_trained import PLAN, TRIAL
 from mimonets.cli.main import main
 from mimonets.experiments import RunOptions
 from mimonets.experiments.sweep import (
-    _ray_started,
     _task_maker,
     choose_jobs,
     measure_plan,
     on_worker,
     progress_line,
+    ray_started,
 )
 from mimonets.experiments.trained import attempt, run_folder
 from mimonets.recipes.execute import run_recipe
@@ -129,8 +129,8 @@ def test_ray_is_started_once_more_if_that_takes_too_long(monkeypatch):
             raise RuntimeError("The current node timed out during startup.")
 
     ray = SimpleNamespace(init=init, shutdown=lambda: None)
-    with _ray_started(ray, RunOptions(workers=3, cpus_per_run=7)):
-        assert [one["num_cpus"] for one in started] == [max(os.cpu_count(), 21)] * 2
+    with ray_started(ray, 3):
+        assert [one["num_cpus"] for one in started] == [3, 3]
 
 
 def test_a_machine_that_does_not_see_the_runs_says_so(tmp_path):

@@ -117,8 +117,9 @@ def _run_on_ray(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> list[Ou
     waiting, outcomes = list(jobs), []
     tasks: dict[str, Any] = {}
     running: dict[Any, Job] = {}
+    cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
     with (
-        _ray_started(ray, options),
+        ray_started(ray, cores),
         _seen_by_all(there.runs) as token,
         _progress(there.runs) as show,
         listening_for_stop() as stop,
@@ -137,33 +138,31 @@ def _run_on_ray(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> list[Ou
             done = ray.wait(list(running), timeout=1.0)[0]
             show(running.values())
             outcomes += [_collect(ray, one, running.pop(one), options) for one in done]
-        if stop and running:
-            for reference in running:
-                ray.cancel(reference)  # training saves and ends
-            ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
-    if stop:
-        interrupted = KeyboardInterrupt()
-        interrupted.saved = f"What {len(running)} runs had trained is saved."  # type: ignore[attr-defined]
-        raise interrupted
-    return outcomes
+        if not stop or not (waiting or running):
+            return outcomes
+        for reference in running:
+            ray.cancel(reference)  # training saves and ends
+        ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
+    interrupted = KeyboardInterrupt()
+    interrupted.saved = f"What {len(running)} runs had trained is saved."  # type: ignore[attr-defined]
+    raise interrupted
 
 
 @contextmanager
-def _ray_started(ray: Any, options: RunOptions) -> Iterator[None]:
+def ray_started(ray: Any, cores: int) -> Iterator[None]:
     """Join the cluster that RAY_ADDRESS names, or start Ray here."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way to others by default
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     address = os.environ.get("RAY_ADDRESS")
     if not address:
-        cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
         quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
-    for more in (True, False):  # Ray has half a minute's patience: too little on a busy machine
+    for again in (not address, False):  # its half a minute is too little for a busy machine
         try:
             ray.init(**quiet)
             break
         except Exception as error:  # Ray has many kinds of them
             ray.shutdown()
-            if more:
+            if again:
                 continue
             where = f"at RAY_ADDRESS={address}" if address else "on this machine"
             raise ValueError(

@@ -314,7 +314,8 @@ def run_label(trial: Trial, seed: int) -> str:
 
 def _brief(row: dict[str, Any]) -> dict[str, Any]:
     """Keep what a curve needs of an epoch's metrics."""
-    brief: dict[str, Any] = {name: round(row[name], 5) for name in ("epoch", "loss", "accuracy")}
+    kept = [name for name in ("epoch", "loss", "accuracy", "slope") if name in row]
+    brief: dict[str, Any] = {name: round(row[name], 5) for name in kept}
     if "validation" in row:
         brief["validation"] = {
             mode: round(found["accuracy"], 5) for mode, found in row["validation"].items()

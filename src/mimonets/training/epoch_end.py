@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from itertools import islice
+from statistics import fmean
 
 from torch import nn
 
@@ -30,6 +31,8 @@ def end_epoch(state: TrainState, epoch: int) -> Row:
         "gradient_norm": state.filter.end_epoch(),
         "inputs_per_second": state.tally.speed(),
     }
+    if slope := slopes(state.model):
+        row["slope"] = fmean(slope.values())  # of parametric ReLUs
     state.tally.clear()
     return row
 
