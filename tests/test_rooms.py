@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "recipes": {"training", "evaluation", "checkpoints", "data", "models", "vsa"},
     "experiments": {
         *("recipes", "training", "evaluation", "inference", "checkpoints", "data", "models"),
-        *("theory", "vsa"),
+        *("theory", "layers", "vsa"),
     },
     "serving": {"inference"},
     "loadtest": {"serving"},
