@@ -3,16 +3,22 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
 
 from mimonets.cli.main import main
 from mimonets.loadtest.load import Samples, send
+from mimonets.serving.metrics import Metrics
+from mimonets.serving.ray import HEALTH_PERIOD, Board, merge
 from serving.test_serve_command import free_port, small_model
 
 SLO = 10.0
@@ -40,6 +46,14 @@ def replicas_of(driver):
         for line in listed.stdout.splitlines()
         if "ServeReplica:default:mimonets" in line
     ]
+
+
+def answered_by_replica(url):
+    """Read at any replica how many requests each of them answered."""
+    with urllib.request.urlopen(f"{url.partition('/v2/')[0]}/metrics") as response:
+        text = response.read().decode()
+    found = re.findall(r'mimonets_requests_total{.*replica="(\w+)".*status="200"} (\S+)', text)
+    return {name: float(count) for name, count in found}
 
 
 @pytest.fixture
@@ -70,6 +84,22 @@ def cluster(tmp_path):
             driver.communicate()
 
 
+def test_the_numbers_of_replicas_are_told_apart_and_a_silent_one_is_forgotten(monkeypatch):
+    board = Board()
+    for name, count in (("a", 1), ("b", 2)):
+        metrics = Metrics(lambda: 0, time.monotonic)
+        for _ in range(count):
+            metrics.ended("digits", 200)
+        found = board.exchange(name, list(metrics.registry.collect()))
+    text = generate_latest(SimpleNamespace(collect=lambda: merge(found))).decode()
+    assert text.count("# TYPE mimonets_requests_total counter") == 1
+    for name, count in (("a", 1), ("b", 2)):
+        labels = f'{{model="digits",replica="{name}",status="200"}}'
+        assert f"mimonets_requests_total{labels} {count}.0" in text
+    monkeypatch.setattr("mimonets.serving.ray.FORGOTTEN", 0)
+    assert set(board.exchange("b", [])) <= {"b"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_replica_loses_what_it_held_and_nothing_else(cluster):
@@ -82,11 +112,16 @@ def test_a_killed_replica_loses_what_it_held_and_nothing_else(cluster):
     async def load():
         schedule = np.arange(int(rate * seconds)) / rate
         sending = asyncio.create_task(send(url, schedule, samples, slo=SLO))
-        await asyncio.sleep(killed_at)
+        await asyncio.sleep(killed_at - 1)
+        before.update(await asyncio.to_thread(answered_by_replica, url))
+        await asyncio.sleep(1)
         os.kill(next(iter(replicas)), signal.SIGKILL)
         return await sending
 
+    before = {}
     result = asyncio.run(load())
+    assert len(before) == 2, "one of them tells the numbers of both"
+    assert rate * (killed_at - 1 - HEALTH_PERIOD) * 0.8 <= sum(before.values()) <= rate * killed_at
     lost = result.status != 200
     print(json.dumps(result.summary()))
     # Sent before Ray notices: what was under way there, and at most a second's arrivals.

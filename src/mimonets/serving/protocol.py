@@ -102,9 +102,9 @@ def read_inputs(header: RequestHeader, raw: bytes, spec: InputSpec, *, takes_sho
     return check_inputs(_read_tensor(header, raw), spec, takes_short=takes_short)
 
 
-def largest_body(spec: InputSpec, max_inputs: int) -> int:
+def largest_body(spec: InputSpec, max_inputs: int, per_number: int = PER_NUMBER) -> int:
     """Give the most bytes that a request to a network needs, as JSON or with a binary tensor."""
-    return BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
+    return BESIDE + per_number * max_inputs * numbers_of(spec)
 
 
 def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:

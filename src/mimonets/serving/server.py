@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -102,6 +102,7 @@ class Server:
         self.is_draining = False
         self.failure: BaseException | None = None  # why the models could not be loaded at the start
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_loaded: Callable[[], Awaitable[None]] | None = None  # before the server is ready
         self.on_ready: Callable[[], None] = lambda: None
         self.on_load: Callable[[], None] = lambda: None  # with every version, before it is used
         self._loads = dict.fromkeys(loaders, 0)
@@ -288,6 +289,8 @@ class Server:
     async def _load_all(self) -> None:
         for name in self.loaders:
             await self.load(name)
+        if self.on_loaded is not None:
+            await self.on_loaded()
 
     def _unknown(self, name: str) -> RequestError:
         hint = did_you_mean(name, self.loaders)
