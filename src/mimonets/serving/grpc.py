@@ -261,12 +261,17 @@ class Service:
     @asynccontextmanager
     async def _content(self, context: Context) -> AsyncIterator[tuple[bytes, Tenant]]:
         """Receive the bytes of a message, and say whose they are; counted while they are used."""
-        server, tenant = self._server, find_tenant(self._server, _metadata(context))
-        until = server.clock() + server.settings.body_timeout
-        with Body(server.bodies, tenant.name) as body:
-            async with self._turns.take(tenant.name, until):
-                content = await body.read(partial(_receive, context), {}, self.longest)
-            yield content, tenant
+        tenant = find_tenant(self._server, _metadata(context))
+        with Body(self._server.bodies, tenant.name) as body:
+            yield await body.read(partial(self._receive, context, tenant), {}, self.longest), tenant
+
+    async def _receive(self, context: Context, tenant: Tenant) -> dict[str, Any]:
+        """Receive the message of a call like the body of a request, once there is room."""
+        async with self._turns.take(tenant.name, self._server.clock() + LONGEST):
+            content = await context.read()
+        if content is grpc.aio.EOF:
+            raise RequestError(400, "The call ended without a message.")
+        return {"type": "http.request", "body": content}
 
 
 def _parse(kind: Any, content: bytes) -> Any:
@@ -287,14 +292,6 @@ def _metadata(context: Context) -> dict[bytes, bytes]:
 async def _never() -> None:
     """Wait for a client that leaves: gRPC cancels its call itself."""
     await asyncio.Event().wait()
-
-
-async def _receive(context: Context) -> dict[str, Any]:
-    """Receive the message of a call like the body of a request."""
-    content = await context.read()
-    if content is grpc.aio.EOF:
-        raise RequestError(400, "The call ended without a message.")
-    return {"type": "http.request", "body": content}
 
 
 def _as_json(request: Any) -> tuple[bytes, dict[str, Any]]:
