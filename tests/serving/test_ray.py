@@ -102,6 +102,21 @@ def test_the_numbers_of_replicas_are_told_apart_and_a_silent_one_is_forgotten(mo
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_any_replica_tells_the_numbers_of_all(cluster):
+    url, replicas = cluster
+    samples, asked, found = Samples(np.zeros((1, 1, 8, 8), np.float32)), 0, {}
+    until = time.monotonic() + 60
+    while asked < 40 or len(found) < len(replicas) or sum(found.values()) < asked:
+        result = asyncio.run(send(url, np.arange(20) / 20, samples, slo=SLO))
+        asked += int((result.status == 200).sum())
+        time.sleep(2 * HEALTH_PERIOD)
+        found = answered_by_replica(url)
+        assert time.monotonic() < until, found
+    assert sum(found.values()) == asked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_killed_replica_loses_what_it_held_and_nothing_else(cluster):
     url, replicas = cluster
     assert len(replicas) == 2
@@ -112,16 +127,11 @@ def test_a_killed_replica_loses_what_it_held_and_nothing_else(cluster):
     async def load():
         schedule = np.arange(int(rate * seconds)) / rate
         sending = asyncio.create_task(send(url, schedule, samples, slo=SLO))
-        await asyncio.sleep(killed_at - 1)
-        before.update(await asyncio.to_thread(answered_by_replica, url))
-        await asyncio.sleep(1)
+        await asyncio.sleep(killed_at)
         os.kill(next(iter(replicas)), signal.SIGKILL)
         return await sending
 
-    before = {}
     result = asyncio.run(load())
-    assert len(before) == 2, "one of them tells the numbers of both"
-    assert rate * (killed_at - 1 - HEALTH_PERIOD) * 0.8 <= sum(before.values()) <= rate * killed_at
     lost = result.status != 200
     print(json.dumps(result.summary()))
     # Sent before Ray notices: what was under way there, and at most a second's arrivals.

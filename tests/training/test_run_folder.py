@@ -135,12 +135,13 @@ def test_kill_9_at_any_moment_loses_nothing(uninterrupted, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, tmp_path, monkeypatch):
+@pytest.mark.parametrize("seed", range(4))
+def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, tmp_path, monkeypatch, seed):
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-    rng, runs = random.Random(1), [tmp_path / "0"]
+    rng, runs = random.Random(seed), [tmp_path / "0"]
     processes = multiprocessing.get_context("forkserver")  # each starts with everything imported
     processes.set_forkserver_preload(["training.killed"])
-    for _ in range(100):
+    for _ in range(25):
         if (runs[-1] / "result.json").exists():
             runs.append(tmp_path / str(len(runs)))
         process = processes.Process(target=killed.run, args=(runs[-1],))
@@ -158,7 +159,7 @@ def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, tmp_path, mon
     for folder in runs:
         check_the_end(uninterrupted, folder)
     print(f"{len(runs)} runs")
-    assert len(runs) > 3, "the moments were all too early"
+    assert any((folder / "checkpoints").exists() for folder in runs)
 
 
 @pytest.mark.slow
