@@ -18,7 +18,6 @@ from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
 from mimonets.serving.operating_points import Array, ServedPoint
 from mimonets.serving.policy import Policy, PolicySettings
-from mimonets.serving.protocol import KnownHeaders
 from mimonets.serving.request_options import RequestError, RequestOptions, make_request
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.worker import Worker, resolve
@@ -58,7 +57,6 @@ class Version:
 
     network: Network
     queue: ModelQueue
-    headers: KnownHeaders = field(default_factory=KnownHeaders)  # of requests that came before
 
     @property
     def number(self) -> str:
