@@ -22,7 +22,7 @@ def test_engines_race_each_other_and_the_plain_network():
         num_classes=5,
     )
     engines = ("eager", "onnxruntime")
-    settings = BenchSettings(batch_size=4, rounds=2, warmup=1, threads=1, engines=engines)
+    settings = BenchSettings(batch_sizes=(4,), rounds=2, warmup=1, threads=1, engines=engines)
     result = bench(config, [2], settings)
     rows = {row["name"]: row for row in result.as_dict()["contenders"]}
     names = ["MIMOConv-10-1 (N=2), 2 active", "MIMOConv-10-1 (N=1)", "WideResNet-10-1"]
