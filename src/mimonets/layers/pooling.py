@@ -30,8 +30,8 @@ class GridPool2d(nn.AdaptiveAvgPool2d):
             return super().forward(x)
         if x.shape[-2:] == (1, 1):
             if torch.compiler.is_exporting():  # ONNX Runtime takes three times as long to expand
-                copies = torch.cat([x] * self.positions**2, dim=3)
-                return copies.unflatten(3, (self.positions, self.positions))
+                copies = torch.cat([x.flatten(2)] * self.positions**2, dim=2)
+                return copies.unflatten(2, (self.positions, self.positions))
             return x.expand(-1, -1, self.positions, self.positions)
         height, width = (_window(size, self.positions) for size in x.shape[-2:])
         if height is None or width is None:
