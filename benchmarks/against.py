@@ -12,7 +12,7 @@ Text at full size. Weights are random; one thread; all of a part run in turn.
 import json
 import statistics
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -78,13 +78,32 @@ def sequences(rounds):
     return bench([*ours, softmax, published], [None], settings)
 
 
+def percentile(values, percent):
+    """Find the smallest value that so many percent of the values do not exceed."""
+    return sorted(values)[-(-len(values) * percent // 100) - 1]
+
+
 def main():
     """Run one part, and write what it measured beside the other."""
     part, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
     measure, usual = {"images": (images, 100), "sequences": (sequences, 3)}[part]
-    found = measure(rounds or usual).as_dict()
-    for contender in found["contenders"]:
-        print(contender["name"], f"{1000 * statistics.median(contender['seconds']):.2f} ms")
+    result = measure(rounds or usual)
+    found = {
+        "settings": asdict(result.settings),
+        "rows": [
+            {
+                "network": timing.name.rpartition(": ")[2],
+                "engine": result.candidates[timing.name].engine,
+                "batch_size": timing.inputs,
+                "calls": len(timing.seconds),
+                "milliseconds": {p: 1000 * percentile(timing.seconds, p) for p in (50, 99)},
+                "cpu_milliseconds": 1000 * statistics.median(timing.cpu_seconds),
+            }
+            for timing in result.timings
+        ],
+    }
+    for row in found["rows"]:
+        print(row)
     record = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     command = f"python benchmarks/against.py {part}"
     record[part] = {**found, "environment": {**environment(), "command": command, "threads": 1}}

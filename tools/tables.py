@@ -169,7 +169,9 @@ def engines_accuracy_table():
 def engines_large_batch():
     """How much the fast mode gains at a larger batch."""
     gains = result("bench-engines")["large"]["over_one_active"]
-    return table(["engine", "× 1 active"], [[f"`{n}`", f"{g['median']:.2f}"] for n, g in gains.items()])
+    return table(
+        ["engine", "× 1 active"], [[f"`{n}`", f"{g['median']:.2f}"] for n, g in gains.items()]
+    )
 
 
 def engines_former_table():
@@ -200,39 +202,30 @@ def engines_machine():
 def against_table():
     """Latency and throughput against what one would run instead, image networks."""
     found = result("bench-against")["images"]
-    times = {}  # network and engine -> batch size -> milliseconds per call
-    for one in found["contenders"]:
-        network = one["name"].partition(": ")[2]
-        calls = times.setdefault((network, one["engine"]), {})
-        calls[one["batch_size"]] = [1000 * seconds for seconds in one["seconds"]]
     sizes = found["settings"]["batch_sizes"]
+    calls = {}  # network and engine -> milliseconds of a call, by batch size
+    for row in found["rows"]:
+        calls.setdefault((row["network"], row["engine"]), []).append(row["milliseconds"])
     rows = []
-    for (network, engine), calls in times.items():
-        cells = [f"{percentile(calls[n], 50):.2f} / {percentile(calls[n], 99):.2f}" for n in sizes]
-        rate = 1000 * sizes[-1] / percentile(calls[sizes[-1]], 50)
+    for (network, engine), times in sorted(calls.items(), key=lambda row: row[0][0]):
+        cells = [f"{time['50']:.2f} / {time['99']:.2f}" for time in times]
+        rate = 1000 * sizes[-1] / times[-1]["50"]
         rows.append([network, f"`{engine}`", *cells, f"{rate:.0f}"])
-    header = ["network", "engine", *(f"batch {n}, ms" for n in sizes), "inputs/s at the last"]
-    return table(header, rows, left=2)
-
-
-def percentile(values, percent):
-    """Find the smallest value that so many percent of the values do not exceed.
-
-    >>> percentile([5, 1, 3, 2, 4], 50), percentile([5, 1, 3, 2, 4], 99)
-    (3, 5)
-    """
-    return sorted(values)[-(-len(values) * percent // 100) - 1]
+    header = ["network", "engine", *(f"batch {size}, ms" for size in sizes)]
+    return table([*header, f"inputs/s at batch {sizes[-1]}"], rows, left=2)
 
 
 def against_sequences_table():
     """The same for sequences, one block of LRA Text."""
-    found = result("bench-against")["sequences"]["contenders"]
-    seconds = {one["name"]: statistics.median(one["cpu_seconds"]) for one in found}
-    rows = [
-        [name.rpartition(",")[0] or name, f"{16 / time:.2f}", f"{seconds['Performer'] / time:.2f}"]
-        for name, time in seconds.items()
-    ]
-    return table(["network, one block", "sequences per CPU second", "× Performer"], rows)
+    rows = result("bench-against")["sequences"]["rows"]
+    times = {row["network"]: row["cpu_milliseconds"] / row["batch_size"] for row in rows}
+    return table(
+        ["network, one block", "CPU ms per sequence", "× Performer"],
+        [
+            [name.rpartition(",")[0] or name, f"{time:.0f}", f"{times['Performer'] / time:.2f}"]
+            for name, time in times.items()
+        ],
+    )
 
 
 def conditions_table():
