@@ -1,12 +1,11 @@
 """Write the tables of README and docs from the files in results/: ``make tables``.
 
 A page's tables are found by their header line; several with the same header stand in the order of
-the list of pages. Numbers in sentences are for people to edit: it prints those that are out of date.
+the list of pages. Sentences with numbers are for people to edit: those out of date are printed.
 """
 
 import io
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import redirect_stdout

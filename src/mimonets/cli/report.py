@@ -22,13 +22,12 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
     """
     settings = result.settings
     several = len(settings.engines) > 1
-    first = [
-        base.removeprefix(settings.heading(settings.engines[0], settings.batch_sizes[0]))
-        for base in result.baselines_in(settings.engines[0], settings.batch_sizes[0])
-    ]
+    start = (settings.engines[0], settings.batch_sizes[0])
+    first = [base.removeprefix(settings.heading(*start)) for base in result.baselines_in(*start)]
+    sizes = ", ".join(map(str, settings.batch_sizes))
     table = Table(
         title=f"Inputs per second: median of {settings.rounds} interleaved rounds",
-        caption=f"batch {', '.join(map(str, settings.batch_sizes))}, {settings.dtype}, {settings.memory_format}, "
+        caption=f"batch {sizes}, {settings.dtype}, {settings.memory_format}, "
         f"{'compiled' if settings.compile else ', '.join(settings.engines)}, {settings.device}, "
         f"{settings.threads} threads",
     )
