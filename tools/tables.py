@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mimonets.checkpoints.shipped import pretrained_names
 from mimonets.evaluation import count_macs
 from mimonets.experiments import experiments
+from mimonets.experiments.advice import written as score_of
 from mimonets.experiments.cost import MIMOFORMER, plan_needs
 from mimonets.experiments.report import written
 from mimonets.recipes import load_recipe
@@ -304,6 +305,23 @@ def superposed_table(name):
         for row in result(name)["rows"]
     ]
     return table(["network", "inputs per pass", "test accuracy, %", "MMAC/input"], rows)
+
+
+def compare_table(name):
+    """Show every candidate of ``mimonets compare``."""
+    rows = result(name)["rows"]
+    score = "accuracy" if "accuracy" in rows[0] else "loss"
+    cells = [
+        [
+            *(row["name"], str(row["inputs_per_pass"]), score_of(row).removeprefix("loss ")),
+            *(f"{row['macs'] / 1e6:.3g}", f"{row['speed']:.2f}x", row["engine"]),
+            f"{row['memory'] / 1e6:.1f}",
+        ]
+        for row in rows
+    ]
+    unit = ", %" if score == "accuracy" else ""
+    header = ["candidate", "inputs per pass", f"test {score}{unit}", "MMAC/input", "speed"]
+    return table([*header, "engine", "memory, MB"], cells)
 
 
 def superpose_overhead():

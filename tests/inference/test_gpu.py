@@ -14,21 +14,6 @@ from mimonets.serving.ray import on_ray
 CUDA = "CUDAExecutionProvider"
 
 
-@pytest.fixture(scope="module")
-def network():
-    config = mn.MIMOConvConfig(
-        num_streams=2, depth=10, width=1, initial_width=4, image_size=8, in_channels=1
-    )
-    return mn.MIMOConv(config).eval()
-
-
-@pytest.fixture(scope="module")
-def exported(network, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export")
-    mn.export(network, folder / "out", formats=("onnx",), modes=(2,))
-    return folder / "out"
-
-
 @pytest.fixture
 def cuda_provider(monkeypatch):
     """An ONNX Runtime that says it has CUDA, and notes what its sessions are asked for."""
@@ -53,12 +38,12 @@ def cuda_provider(monkeypatch):
     return Session, asked
 
 
-def test_onnx_runtime_gets_the_device_that_was_asked_for(exported, network, cuda_provider):
+def test_onnx_runtime_gets_the_device_that_was_asked_for(exported, small_conv, cuda_provider):
     _, asked = cuda_provider
     found = Engine(exported, "onnxruntime", device="cuda:1")
     assert (found.device, "device='cuda:1'" in repr(found)) == ("cuda:1", True)
-    images = network.example_inputs(4).numpy()
-    assert np.allclose(found(images), Engine(network, "torch")(images), atol=1e-4)
+    images = small_conv.example_inputs(3).numpy()
+    assert np.allclose(found(images), Engine(small_conv, "torch")(images), atol=1e-4)
     assert asked == [[(CUDA, {"device_id": 1}), "CPUExecutionProvider"]]
 
 
@@ -101,16 +86,16 @@ def test_what_cannot_run_there_says_what_can(exported, backend, device, message,
     assert onnx_runtime.CUDA not in onnxruntime.get_available_providers()
 
 
-def test_pytorch_answers_on_the_gpu_that_its_network_is_on(network):
-    manifest = Engine(network, "torch").manifest
+def test_pytorch_answers_on_the_gpu_that_its_network_is_on(small_conv):
+    manifest = Engine(small_conv, "torch").manifest
     with fake_gpu():
-        there = move_to_fake_gpu(mn.MIMOConv(network.config).eval())
+        there = move_to_fake_gpu(mn.MIMOConv(small_conv.config).eval())
         backend = TorchBackend("torch", there, None, manifest)
         assert backend.device.type == "cuda"
         (answers,) = backend.answer(
             OneMode(there, manifest.options(2)), [torch.empty(4, 1, 8, 8, device="cpu")]
         )
-        assert (answers.device.type, answers.shape) == ("cuda", (4, network.config.num_classes))
+        assert (answers.device.type, answers.shape) == ("cuda", (4, small_conv.config.num_classes))
 
 
 def test_a_replica_asks_ray_for_its_share_of_a_gpu():

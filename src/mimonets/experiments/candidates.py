@@ -7,13 +7,13 @@ inputs, and networks that the user names. The advice may well be not to superpos
 import copy
 import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ from mimonets.data import DataConfig, ImageBatches
 from mimonets.data.interface import Batches, as_batches
 from mimonets.data.registry import load_data
 from mimonets.evaluation import Contender, count_macs, peak_memory, race
-from mimonets.evaluation.accuracy import PointAccuracy, PointScore, evaluate
+from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.metrics import Measure, has_classes, loss_of
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.advice import advise, interval, plot
+from mimonets.experiments.sweep import ray_started
 from mimonets.inference import Engine, ExportOptions, export
+from mimonets.layers import recalibrate
 from mimonets.models import (
     SlimmableWideResNet,
     SlimmableWideResNetConfig,
@@ -71,15 +73,22 @@ class CompareData:
     loss: str | Measure = "cross_entropy"
 
     @property
-    def example(self) -> Tensor:
-        """Two inputs."""
-        return next(iter(self.test.epoch(0)))[0][:2]
+    def first(self) -> tuple[Any, ...]:
+        """The first batch of the test data."""
+        return next(iter(self.test.epoch(0)))
 
     @property
-    def is_values(self) -> bool:
-        """Whether answers are judged by the loss, as inputs have no class."""
-        labels = next(iter(self.test.epoch(0)))[-1]
-        return not has_classes(labels) or labels.ndim > 1 or self.loss == "binary"
+    def example(self) -> Tensor:
+        """Two inputs."""
+        example: Tensor = self.first[0][:2]
+        return example
+
+    @property
+    def judged_by(self) -> str:
+        """What decides: "accuracy", or the "loss" where inputs have no class."""
+        labels = self.first[-1]
+        is_class = has_classes(labels) and labels.ndim == 1 and self.loss != "binary"
+        return "accuracy" if is_class else "loss"
 
     def shuffled(self, seed: int) -> Batches:
         """Give the training batches in the order of a seed."""
@@ -90,19 +99,21 @@ class CompareData:
 
     def score(self, model: Any, points: Sequence[int]) -> dict[int, dict[str, float | None]]:
         """Measure on the test data: mean accuracy, or mean loss and its deviation over inputs."""
-        measured: Mapping[int, PointScore]
-        if self.is_values:
-            measured = evaluate(model, self.test, points, loss=self.loss)
-        else:
-            measured = evaluate(model, self.test, points)
+        options: dict[str, Any] = {"loss": self.loss} if self.judged_by == "loss" else {}
         return {
             number: {
-                "mean": one.accuracy if isinstance(one, PointAccuracy) else one.loss,
+                "mean": getattr(one, self.judged_by),
                 "deviation": one.loss_deviation,
                 "total": one.total,
             }
-            for number, one in measured.items()
+            for number, one in evaluate(model, self.test, points, **options).items()
         }
+
+
+def answer(model: Any, batch: tuple[Any, ...]) -> Any:
+    """Answer the inputs of a batch, with their mask if it has one."""
+    inputs, *mask, _ = batch
+    return model(inputs, **({"mask": mask[0]} if mask else {}))
 
 
 class Smaller(nn.Module):
@@ -120,16 +131,15 @@ class Smaller(nn.Module):
         """Answer images (b, c, h, w), or series (b, c, t)."""
         shrink = F.avg_pool2d if x.ndim == 4 else F.avg_pool1d
         answers = answer_in(self.network(shrink(x, 2)))
-        parts = zip(parts_of(answers), self.sizes, strict=True)
-        restored = iter([_scaled(part, size) for part, size in parts])
-        return each(lambda _: next(restored), answers)
+        sizes = iter(self.sizes)
 
+        def restored(part: Tensor) -> Tensor:
+            size = next(sizes)
+            if part.shape[1:] == size:
+                return part
+            return F.interpolate(part, size=size[1:], mode=("linear", "bilinear")[part.ndim - 3])
 
-def _scaled(part: Tensor, size: torch.Size) -> Tensor:
-    if part.shape[1:] == size:
-        return part
-    mode = "bilinear" if part.ndim == 4 else "linear"
-    return F.interpolate(part, size=size[1:], mode=mode)
+        return each(restored, answers)
 
 
 def smaller(make: Make, example: Tensor) -> Smaller:
@@ -276,17 +286,18 @@ def list_candidates(
 
 def _check_loss(model: Any, data: CompareData) -> None:
     """Try the loss on a batch of the test data, or say why that fails."""
-    inputs, *_, labels = next(iter(data.test.epoch(0)))
+    labels = data.first[-1]
     with eval_mode(model):
-        answers = model(inputs)
-        if not data.is_values and not has_classes(labels, answers):
-            shapes = [tuple(part.shape) for part in parts_of(answers)]
-            raise ValueError(f"its answers {shapes[0]} are not (b, classes)")
-        if not data.is_values and int(labels.max()) >= answers.shape[-1]:
-            raise ValueError(
-                f"it tells {answers.shape[-1]} classes apart, and the data has at least "
-                f"{int(labels.max()) + 1}"
-            )
+        answers = answer(model, data.first)
+        if data.judged_by == "accuracy":
+            if not has_classes(labels, answers):
+                shape = tuple(parts_of(answers)[0].shape)
+                raise ValueError(f"its answers {shape} are not (b, classes)")
+            if int(labels.max()) >= answers.shape[-1]:
+                raise ValueError(
+                    f"it tells {answers.shape[-1]} classes apart, and the data has at least "
+                    f"{int(labels.max()) + 1}"
+                )
         loss_of(data.loss)(answers, labels)
 
 
@@ -295,34 +306,28 @@ def is_trained(model: Any, data: CompareData) -> bool:
 
     Of networks whose answers are values nobody can tell: pass ``teacher=`` for those.
     """
-    if data.is_values:
+    if data.judged_by == "loss":
         return False
     batches = list(islice(data.test.epoch(0), -(-512 // data.batch_size)))
-    with eval_mode(model):
-        right = sum(int((model(x).argmax(-1) == labels).sum()) for x, *_, labels in batches)
     labels = torch.cat([batch[-1] for batch in batches])
+    with eval_mode(model):
+        right = sum(int((answer(model, one).argmax(-1) == one[-1]).sum()) for one in batches)
     commonest = int(torch.bincount(labels).max()) / len(labels)
     low, _ = wilson_interval(right, len(labels))
     return len(labels) >= 50 and low > commonest + 0.2
 
 
-def train_config(steps: int, batch_size: int, seed: int, **changes: Any) -> TrainConfig:
-    """Say how every candidate is trained: the same inputs per step, and the same steps."""
-    settings: dict[str, Any] = {
-        **{"steps": steps, "batch_size": batch_size, "per_stream": False, "seed": seed},
-        **{"optimizer": "adamw", "lr": 3e-3, "weight_decay": 1e-2, "mixup": 0.0},
-        # Short trainings of any network: large gradients are clipped, and no batch is skipped.
-        **{"evaluate_every": 0, "grad_filter": None, "grad_clip": 1.0},
-    }
-    return TrainConfig(**settings, **changes)
-
-
 def plan_steps(
-    found: Sequence[Trainee], data: CompareData, seeds: int, minutes: float, workers: int = 1
+    found: Sequence[Trainee],
+    data: CompareData,
+    teacher: nn.Module | None,
+    *,
+    seeds: int,
+    minutes: float,
+    workers: int = 1,
 ) -> int:
     """Count the steps that fit into the time."""
-    seconds = 0.0
-    inputs, *_, labels = next(iter(data.train.epoch(0)))
+    seconds, batch = 0.0, next(iter(data.train.epoch(0)))
     trained = [one for one in found if not one.is_trained]
     for one in trained:
         model = one.build(data, 0).train()
@@ -330,8 +335,11 @@ def plan_steps(
         laps = []
         for _ in range(TRIAL_STEPS):
             start = time.perf_counter()
-            loss_of(data.loss)(model(inputs), labels).backward()
+            loss_of(data.loss)(answer(model, batch), batch[-1]).backward()
             optimizer.step()
+            if teacher is not None:
+                with torch.no_grad():
+                    answer(teacher, batch)
             laps.append(time.perf_counter() - start)
         seconds += statistics.median(laps) / workers
     steps = int(FOR_TRAINING * 60 * minutes / max(seconds * seeds, 1e-9))
@@ -359,6 +367,7 @@ def compare(
     siblings: Mapping[str, Make] | None = None,
     teacher: nn.Module | None = None,
     loss: str | Measure | None = None,
+    lr: float = 3e-3,
     batch_size: int = 16,
     int8: bool = True,
     workers: int = 1,
@@ -386,6 +395,7 @@ def compare(
             it is trained.
         loss: ``"cross_entropy"``, ``"squared_error"``, ``"binary"`` or a function of answers and
             labels; by default the first for labels, the second for numbers.
+        lr: learning rate of AdamW; lower it where the network starts from pretrained weights.
         batch_size: inputs per call when speed is measured.
         int8: also measure every candidate in int8.
         workers: trainings at a time, in processes of Ray.
@@ -393,7 +403,7 @@ def compare(
     """
     _check_numbers(
         **{"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds},
-        **{"batch_size": batch_size, "workers": workers},
+        **{"lr": lr, "batch_size": batch_size, "workers": workers},
     )
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
@@ -412,6 +422,7 @@ def compare(
         "candidates": [one.name for one in found],
         "asked": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
         "first_seed": first_seed,
+        "lr": lr,
         "data": str(data) if isinstance(data, str | Path) else None,
         "weights": [sum(p.numel() for p in one.make().parameters()) for one in found],
         "shape": list(ready.example.shape[1:]),
@@ -420,11 +431,12 @@ def compare(
     }
     plan["steps"] = _resumed_steps(folder, plan)
     if plan["steps"] is None:
-        plan["steps"] = steps or plan_steps(found, ready, seeds, minutes, workers)
+        time_ = {"seeds": seeds, "minutes": minutes, "workers": workers}
+        plan["steps"] = steps or plan_steps(found, ready, teacher, **time_)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "plan.json", json.dumps(plan, indent=2))
     numbers = range(first_seed, first_seed + seeds)
-    work = Work(ready, plan["steps"], folder, teacher, int8=int8)
+    work = Work(ready, plan["steps"], folder, teacher, lr, int8)
     scores = work.train_all(found, numbers, workers, tell)
     for one in [one for one in found if "error" in scores[one.name][0]]:
         refused[one.name] = scores[one.name][0]["error"]
@@ -476,7 +488,8 @@ class Work:
     steps: int
     folder: Path
     teacher: nn.Module | None
-    int8: bool = True
+    lr: float
+    int8: bool
 
     def run_of(self, one: Trainee, seed: int) -> Path:
         """Name the folder of one training."""
@@ -486,30 +499,30 @@ class Work:
         self, found: Sequence[Trainee], seeds: Sequence[int], workers: int, tell: Tell
     ) -> dict[str, list[dict[str, Any]]]:
         """Train and test every candidate with every seed: scores by candidate, seed by seed."""
-        jobs = [(one, seed) for seed in seeds for one in found]
-        missing = [job for job in jobs if not (self.run_of(*job) / "test.json").exists()]
-        started = time.monotonic()
-        scores: dict[tuple[str, int], dict[str, Any]] = {}
+        scores: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
+        missing = []
+        for one, seed in [(one, seed) for seed in seeds for one in found]:
+            path = self.run_of(one, seed) / "test.json"
+            if path.exists():
+                scores[one.name].append(json.loads(path.read_text(encoding="utf-8")))
+            else:
+                missing.append((one, seed))
+        started, form = time.monotonic(), ".1%" if self.data.judged_by == "accuracy" else ".4g"
         for number, ((one, seed), result) in enumerate(self._results(missing, workers), 1):
-            scores[one.name, seed] = result
-            left = (time.monotonic() - started) / number * (len(missing) - number)
-            done = len(jobs) - len(missing) + number
-            form = ".4g" if self.data.is_values else ".1%"
+            scores[one.name].append(result)
             means = [point["mean"] for point in result.get("points", {}).values()]
             what = result.get("error") or ", ".join(format(mean, form) for mean in means)
+            left = (time.monotonic() - started) / number * (len(missing) - number) / 60
+            done = len(seeds) * len(found) - len(missing) + number
             tell(
-                f"{done}/{len(jobs)} {one.name}, seed {seed}: {what}; about {left / 60:.1f} "
-                f"minutes of training left"
+                f"{done}/{len(seeds) * len(found)} {one.name}, seed {seed}: {what}; about "
+                f"{left:.1f} minutes of training left"
             )
-        for one, seed in jobs:
-            if (one.name, seed) not in scores:
-                text = (self.run_of(one, seed) / "test.json").read_text(encoding="utf-8")
-                scores[one.name, seed] = json.loads(text)
-        by_name = {one.name: [scores[one.name, seed] for seed in seeds] for one in found}
-        # A candidate that failed with one seed counts as failed.
         return {
-            name: [one for one in results if "error" in one] or results
-            for name, results in by_name.items()
+            # A candidate that failed with one seed counts as failed.
+            name: [one for one in results if "error" in one]
+            or sorted(results, key=itemgetter("seed"))
+            for name, results in scores.items()
         }
 
     def _results(
@@ -520,17 +533,13 @@ class Work:
             yield from ((job, self.train_one(*job)) for job in jobs)
             return
         ray = need("ray", extra="ray", what="workers > 1")
-        if not ray.is_initialized():
-            os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way by default
-            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines
-            quiet = {"log_to_driver": False, "configure_logging": False}
-            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
-        do = ray.remote(num_cpus=1)(Work.train_one)
-        shared = ray.put(replace(self, folder=self.folder.resolve()))
-        waiting = {do.remote(shared, *job): job for job in jobs}
-        while waiting:
-            (ready, *_), _ = ray.wait(list(waiting))
-            yield waiting.pop(ready), ray.get(ready)
+        with ray_started(ray, workers):
+            do = ray.remote(num_cpus=1)(Work.train_one)
+            shared = ray.put(replace(self, folder=self.folder.resolve()))
+            waiting = {do.remote(shared, *job): job for job in jobs}
+            while waiting:
+                (ready, *_), _ = ray.wait(list(waiting))
+                yield waiting.pop(ready), ray.get(ready)
 
     def train_one(self, one: Trainee, seed: int) -> dict[str, Any]:
         """Train and test one candidate with one seed; an error is its result, others go on."""
@@ -544,16 +553,29 @@ class Work:
             return {"error": f"training failed: {first_line(error)}"}
         points = {name: point.number for name, point in one.points(model).items()}
         measured = self.data.score(model, list(points.values()))
-        result = {"points": {name: measured[number] for name, number in points.items()}}
+        found = {name: measured[number] for name, number in points.items()}
+        result = {"seed": seed, "points": found}
         write_text(run / "test.json", json.dumps(result))
         return result
 
     def _train(self, model: Any, run: Path, seed: int) -> None:
-        name = self.data.loss if isinstance(self.data.loss, str) else "cross_entropy"
-        config = train_config(self.steps, self.data.batch_size, seed, loss=name)
-        own = None if isinstance(self.data.loss, str) else self.data.loss
-        settings: dict[str, Any] = {"run_dir": run, "resume": True, "loss": own}
-        train(model, self.data.shuffled(seed), config, teacher=self.teacher, **settings)
+        """Train as all others: the same inputs per step, and the same steps."""
+        is_named = isinstance(self.data.loss, str)
+        config = TrainConfig(
+            **{"steps": self.steps, "batch_size": self.data.batch_size, "per_stream": False},
+            **{"optimizer": "adamw", "lr": self.lr, "weight_decay": 1e-2, "mixup": 0.0},
+            # Short trainings of any network: large gradients are clipped, no batch is skipped.
+            **{"evaluate_every": 0, "grad_filter": None, "grad_clip": 1.0, "seed": seed},
+            **({"loss": self.data.loss} if is_named else {}),
+        )
+        settings: dict[str, Any] = {"loss": None if is_named else self.data.loss, "resume": True}
+        settings |= {"run_dir": run, "teacher": self.teacher}
+        train(model, self.data.shuffled(seed), config, **settings)
+        if not isinstance(model, SlimmableWideResNet):
+            # The running averages of short trainings lag behind the weights.
+            batches = [batch[0] for batch in islice(self.data.train.epoch(0), 8)]
+            recalibrate(model, batches, model.num_streams, shared=True)
+            save(model, run / "model")
 
     def measure(
         self,
@@ -586,12 +608,18 @@ class Work:
                     contenders.append(Contender(f"{title}/{engine_name}", call, batch_size))
         tell("timing all candidates in turn")
         timings = race(contenders, rounds=7)
+        own = {
+            row["name"]: [one for one in timings if one.name.rpartition("/")[0] == row["name"]]
+            for row in rows
+        }
+        fastest = {
+            name: max(found, key=attrgetter("inputs_per_second")) for name, found in own.items()
+        }
         for row in rows:
-            own = [one for one in timings if one.name.rpartition("/")[0] == row["name"]]
-            best = max(own, key=lambda timing: timing.inputs_per_second)
+            best = fastest[row["name"]]
             row["inputs_per_second"] = best.inputs_per_second
             row["engine"] = best.name.rpartition("/")[2]
-            row["speed"] = row["inputs_per_second"] / rows[0]["inputs_per_second"]
+            row["speed"] = best.speedup_over(fastest[AS_IT_IS]).median
         return rows
 
     def _row(
@@ -608,12 +636,12 @@ class Work:
         with torch.inference_mode():
             activations = peak_memory(run)
         by_seed, items = [one["mean"] for one in results], results[0]["total"]
-        deviation = results[0]["deviation"] if self.data.is_values else None
+        deviation = results[0]["deviation"]
         return {
             "name": name,
             "base": name,
             "inputs_per_pass": point.inputs_per_pass,
-            "loss" if self.data.is_values else "accuracy": statistics.mean(by_seed),
+            self.data.judged_by: statistics.mean(by_seed),
             "interval": interval(by_seed, items, deviation),
             "by_seed": by_seed,
             "items": items,
@@ -634,7 +662,8 @@ class Work:
         settings |= {"evaluation": self._some_tests(), "options": ExportOptions(max_loss=100.0)}
         for int8 in (calibration, None) if self.int8 else (None,):
             try:
-                return export(model, served, int8=int8, **settings)
+                export(model, served, int8=int8, **settings)
+                return served  # export's own answer is an absolute path
             except Exception as error:  # quantisers and exporters may raise anything
                 where = "PyTorch only" if int8 is None else "float32 only"
                 tell(f"{one.name} runs in {where}: {first_line(error)}")
@@ -663,11 +692,11 @@ class Work:
         self, row: Mapping[str, Any], served: Path, point: OperatingPoint, int8: Engine
     ) -> dict[str, Any]:
         """Shift a row by what int8 changes, with one seed and on some of the test items."""
-        key = "loss" if self.data.is_values else "accuracy"
-        changed = self._change(served, point, int8) if self.data.is_values else 0.0
-        if not self.data.is_values:
-            known = int8.manifest.mode(point.number).accuracy
+        key, known = self.data.judged_by, int8.manifest.mode(point.number).accuracy
+        if key == "accuracy":
             changed = known[int8.backend] - known["float32"]
+        else:
+            changed = self._change(served, point, int8)
         graphs = int8.manifest.formats[
             "onnx-int8" if int8.backend == "onnxruntime-int8" else int8.backend
         ]
@@ -684,8 +713,8 @@ class Work:
         """Measure how the loss changes with int8."""
         plain, loss = Engine(served, int8.backend.partition("-")[0]), loss_of(self.data.loss)
         sums = [0.0, 0.0]
-        for inputs, *_, labels in self._some_tests():
+        for batch in self._some_tests():
             for place, engine in enumerate((plain, int8)):
-                found = loss(engine(inputs, point.number), labels)
-                sums[place] += float(found) * len(inputs)
+                run = partial(engine, active_streams=point.number)
+                sums[place] += float(loss(answer(run, batch), batch[-1])) * len(batch[0])
         return (sums[1] - sums[0]) / sum(len(batch[0]) for batch in self._some_tests())
