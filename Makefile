@@ -122,12 +122,13 @@ minimal:
 	@cd $(VENV)-minimal && bin/python ../.ci/installed.py
 
 # What serves an export, without PyTorch: the network is exported in .venv, and runs in an environment of its own.
+PIP_SERVE_ONLY := $(BIN)/python -m pip --python $(VENV)-serve-only/bin/python install --quiet --disable-pip-version-check
 serve-only: $(VENV)/installed-demo
 	@echo "==> serving an export without PyTorch"
 	@rm -rf $(VENV)-serve-only
 	@$(PYTHON) -m venv --without-pip $(VENV)-serve-only
-	@$(PIP_INSTALL) --python $(VENV)-serve-only/bin/python --no-deps .
-	@$(PIP_INSTALL) --python $(VENV)-serve-only/bin/python -r deploy/serve.txt
+	@$(PIP_SERVE_ONLY) --no-deps .
+	@$(PIP_SERVE_ONLY) -c constraints.txt -r deploy/serve.txt
 	@$(BIN)/mimonets export digits-keys --out $(VENV)-serve-only/digits-keys
 	@cd $(VENV)-serve-only && bin/python ../.ci/serve_only.py digits-keys
 
