@@ -11,15 +11,15 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
 import torch
-from tokenizers import Tokenizer
+from compare_minilm import Classifier, reviews
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import BertModel
 
 import mimonets as mn
 from mimonets._files import write_text
-from mimonets.data import DataConfig, load_data
 from mimonets.evaluation import count_macs
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.provenance import environment
@@ -40,21 +40,6 @@ WAYS = {  # layers, tokens, and where two reviews are bound
 }
 
 
-class Classifier(nn.Module):
-    """MiniLM, the mean over tokens, and a linear layer."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.bert = BertModel.from_pretrained(folder, add_pooling_layer=False)
-        self.bert.embeddings.requires_grad_(False)
-        self.classifier = nn.Linear(self.bert.config.hidden_size, 2)
-
-    def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Judge reviews (b, t)."""
-        x = self.bert(tokens, attention_mask=attention_mask).last_hidden_state
-        return self.classifier(x.mean(dim=1))
-
-
 class Remembering(nn.Module):
     """A teacher that answers every review once: they are the same in every epoch."""
 
@@ -73,26 +58,6 @@ class Remembering(nn.Module):
         return torch.stack([self.answers[name] for name in names])
 
 
-def reviews(model: str, data: str) -> tuple[TensorDataset, TensorDataset]:
-    """Draw reviews, half of them liked, and cut them into MiniLM's tokens."""
-    tokenizer = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
-    tokenizer.enable_truncation(TOKENS)
-    tokenizer.enable_padding(length=TOKENS)
-    splits = load_data(DataConfig(name="text", dir=data, download=False, length=1000))
-    sets = []
-    for split, count in ((splits.train, TRAINED), (splits.test, TESTED)):
-        chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:count]
-        texts = [
-            bytes((split.tokens[i, : split.lengths[i]].numpy() - 1).astype("uint8"))
-            for i in chosen.tolist()
-        ]
-        encoded = tokenizer.encode_batch([text.decode(errors="ignore") for text in texts])
-        ids = torch.tensor([one.ids for one in encoded])
-        mask = torch.tensor([one.attention_mask for one in encoded]).bool()
-        sets.append(TensorDataset(ids, mask, split.labels[chosen]))
-    return sets[0], sets[1]
-
-
 def shortened(data: TensorDataset, tokens: int) -> TensorDataset:
     """Keep the first tokens of every review."""
     ids, mask, labels = data.tensors
@@ -103,7 +68,7 @@ def main(model: str, data: str, runs: str, folder="runs/results", epochs="3", *n
     """Train and measure, one seed each, and write all rows so far after each network."""
     place = environment()
     place["command"] = " ".join(["superpose_minilm.py MODEL DATA RUNS results", epochs, *names])
-    trained, tested = reviews(model, data)
+    trained, tested = reviews(model, data, (TRAINED, TESTED), TOKENS)
     rows: list[dict] = []
     teacher = None
     for name in ("all of it", *(names or WAYS)):

@@ -25,22 +25,12 @@ def main(weights, data, out="runs/compare-resnets", tests=1000, depths=(56, 20),
     batches = ImageBatches(splits.train, **augment, **options)
     tested = ImageBatches(splits.test.subset(torch.arange(tests)), **options)
     large, small = (partial(pretrained, Path(weights), depth) for depth in depths)
-    found = mn.compare(
-        large,
-        (batches, tested),
-        **{
-            "out": out,
-            "macs": 42e6,
-            "siblings": {f"ResNet-{depths[1]}": small},
-            "tell": print,
-            **budget,
-        },
-    )
-    print(found["advice"])
-    return found
+    sibling = {f"ResNet-{depths[1]}": small}
+    settings = {"out": out, "macs": 42e6, "siblings": sibling, "tell": print}
+    return mn.compare(large, (batches, tested), **settings, **budget)
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(*sys.argv[1:], steps=100, seeds=1)
+    print(main(*sys.argv[1:], steps=60, seeds=1)["advice"])

@@ -34,11 +34,9 @@ def main(out: str = "runs/compare-series", count: int = 4096, **budget: float) -
     sets = TensorDataset(*waves(count, 0)), TensorDataset(*waves(count // 4, 1))
     loaders = DataLoader(sets[0], 64, shuffle=True, drop_last=True), DataLoader(sets[1], 128)
     narrow = {"20 maps": lambda: make(20)}
-    settings = {"out": out, "speed": 2, "siblings": narrow, "tell": print}
-    found = mn.compare(make, loaders, **{**settings, **budget})
-    print(found["advice"])
-    return found
+    settings = {"out": out, "minutes": 4, **budget}
+    return mn.compare(make, loaders, speed=2, siblings=narrow, tell=print, **settings)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(main(*sys.argv[1:])["advice"])

@@ -1,6 +1,10 @@
 """Exported folders that several tests use; each is made once per test run."""
 
+import gc
+import multiprocessing
 import os
+import sys
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -9,6 +13,24 @@ from filelock import FileLock
 from mimonets import MIMOConv, MIMOConvConfig
 from mimonets.inference import export
 from small_networks import randomise
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what was imported, and let it look at the rest less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Give what starts processes that have everything imported already, which takes seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["training.killed", "layers.normalise_apart"])
+    with pytest.MonkeyPatch.context() as patch:  # the server does not take over sys.path
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,35 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def test_the_shipped_digits_network_reads_sixteen_digits(capsys):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     runpy.run_path(str(EXAMPLES / "shipped_weights.py"))
-    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    *lines, last = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines}
     assert list(rows) == ["labels", "fast", "slow"]
     assert rows["labels"] == [str(label) for label in digits.target[-297:][:16]]
     for mode in ("fast", "slow"):
         right = sum(a == b for a, b in zip(rows[mode], rows["labels"], strict=True))
         assert right >= 14, mode
+        assert f"{mode} mode" in last
+        assert f"{right} " in last
+
+
+def test_the_tour_runs_as_a_program_and_is_a_notebook(capsys):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib").use("agg")
+    runpy.run_path(str(EXAMPLES / "tour.py"))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()][1:-1]
+    assert [(row[0], row[1]) for row in rows] == [
+        *(("keys", active) for active in "124"),
+        *(("tiles", active) for active in "124"),
+        ("plain", "1"),
+    ]
+    accuracy = {(row[0], row[1]): float(row[2].rstrip("%")) for row in rows}
+    assert accuracy["plain", "1"] > accuracy["keys", "4"] > 96  # as its last line says
+    macs = {(row[0], row[1]): float(row[3]) for row in rows}
+    assert macs["plain", "1"] == pytest.approx(macs["keys", "4"], rel=0.2)
+
+    cells = pytest.importorskip("jupytext").read(EXAMPLES / "tour.py").cells
+    kinds = [cell.cell_type for cell in cells]
+    assert kinds == ["markdown", "code", "code", "markdown", "code", "code"]
 
 
 @pytest.fixture
@@ -28,10 +51,10 @@ def beside(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
-def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys, beside):
-    import own_network
-
-    rows = own_network.main(epochs=1)
+def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["own_network.py", "1"])
+    found = runpy.run_path(str(EXAMPLES / "own_network.py"), run_name="__main__")
+    rows = [*found["rows"], found["four"], found["small"]]
     assert [row[:2] for row in rows] == [
         ("CNN", 1),
         ("CNN in superposition", 1),
@@ -42,7 +65,9 @@ def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys, beside):
     assert macs[2] < 0.4 * macs[0] < 0.4 * macs[1]
     assert macs[3] == pytest.approx(macs[2], rel=0.1)  # what one would pick instead
     assert rows[0][2] > 0.3
-    assert "CNN in superposition, 4 per pass: " in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert said[2].startswith("CNN in superposition, 4 per pass: ")
+    assert said[-1].startswith(f"At {macs[2]:.1f} MMAC: {rows[2][2]:.1%} superposed, ")
 
 
 def test_a_resnet_with_weights_from_files_takes_four_images_per_pass(tmp_path, beside):
@@ -75,13 +100,14 @@ def test_an_example_fits_on_a_screen(path):
     assert len(path.read_text().splitlines()) <= 65
 
 
-def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path, capsys, beside):
+def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path, beside):
     import compare_digits
 
-    found = compare_digits.main(str(tmp_path / "out"), steps=20, seeds=1, streams=(4,), int8=False)
+    toy = {"steps": 20, "seeds": 1, "streams": (4,), "int8": False}
+    found = compare_digits.main("classify", str(tmp_path / "out"), **toy)
     names = [row["name"] for row in found["rows"]]
     assert names == ["as it is", "half resolution", "36 maps", "keys, N=4", "tiles, N=4"]
-    assert capsys.readouterr().out.rstrip().endswith(found["advice"])
+    assert "x the speed: " in found["advice"]
 
 
 def test_an_example_without_its_arguments_says_what_they_are(beside, monkeypatch):
@@ -101,9 +127,9 @@ TOY = {"steps": 2, "seeds": 1, "streams": (2,)}
 
 @pytest.mark.usefixtures("torch_only", "beside")
 def test_noise_is_removed_and_judged_by_the_squared_error(tmp_path):
-    import denoise_digits
+    import compare_digits
 
-    rows = denoise_digits.main(str(tmp_path / "out"), **TOY)["rows"]
+    rows = compare_digits.main("denoise", str(tmp_path / "out"), **TOY)["rows"]
     names = ["as it is", "half resolution", "20 maps", "keys, N=2", "tiles, N=2"]
     assert [row["name"] for row in rows] == names
     assert all(0.1 < row["loss"] < 2 for row in rows)  # 0 for all pixels has a loss of about 0.9
@@ -140,3 +166,32 @@ def test_a_pretrained_resnet_is_compared_with_its_sibling(tmp_path):
     rows = {row["name"]: row for row in found["rows"]}
     assert rows["ResNet-8"]["macs"] < 0.4 * rows["as it is"]["macs"]
     assert found["advice"].startswith("At 42 MMAC")
+
+
+@pytest.mark.usefixtures("torch_only", "beside")
+def test_a_pretrained_text_encoder_is_compared_with_fewer_layers(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    import compare_minilm
+
+    words = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3}
+    level = tokenizers.models.WordLevel(words, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(level)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=4, num_hidden_layers=6, **sizes)
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    for part, mood in ((part, mood) for part in ("train", "test") for mood in ("neg", "pos")):
+        folder = tmp_path / "aclImdb" / part / mood
+        folder.mkdir(parents=True)
+        for i in range(20):
+            text = " ".join(["bad" if mood == "neg" else "good"] * (1 + i % 5))
+            (folder / f"{i}_1.txt").write_text(text)
+    paths = [str(tmp_path), str(tmp_path), str(tmp_path / "out")]
+    found = compare_minilm.main(*paths, (40, 40), 8, steps=2, seeds=1, int8=False)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert [*rows] == ["as it is", "4 layers", "3 layers", "keys, N=2"]
+    assert rows["3 layers"]["macs"] == pytest.approx(rows["as it is"]["macs"] / 2, rel=0.01)
+    assert rows["keys, N=2"]["inputs_per_pass"] == 2
+    assert "tiles, N=2" in found["refused"]

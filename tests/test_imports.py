@@ -79,7 +79,17 @@ print(main({command.split()!r}))
 """
     *message, code = run_without(["yaml"], program).splitlines()
     assert code == "2"
-    assert "this needs yaml: pip install 'mimonets[cli]'" in message[-1]
+    assert "this needs yaml: pip install -e '.[cli]' in a clone" in message[-1]
+
+
+def test_a_command_that_needs_pytorch_says_so_where_only_exports_are_served():
+    program = """
+from mimonets.cli.main import main
+sys.stderr = sys.stdout
+print(main(["evaluate", "digits-keys"]))
+"""
+    said = run_without(["torch"], program)
+    assert said == "mimonets evaluate: error: this needs torch: pip install torch.\n2"
 
 
 def test_there_is_one_source_of_the_version():

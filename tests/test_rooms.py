@@ -1,6 +1,7 @@
 """Imports point downhill: the algebra knows no layers, layers no models, models no evaluation."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ MAY_IMPORT = {
     "recipes": {"training", "evaluation", "checkpoints", "data", "models", "vsa"},
     "experiments": {
         *("recipes", "training", "evaluation", "inference", "checkpoints", "data", "models"),
-        *("theory", "vsa"),
+        *("theory", "layers", "vsa"),
     },
     "serving": {"inference"},
     "loadtest": {"serving"},
@@ -77,10 +78,31 @@ def test_every_room_is_on_the_map():
     )
 
 
+def test_the_map_in_contributing_shows_every_room_once():
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^ *\| (`.*?) \| .* \| (.*) \|$", text, re.MULTILINE)
+    shown = [re.findall(r"`(\w+)`", cell) for cell in (room for room, _ in rows)]
+    assert sorted(room for rooms in shown for room in rooms) == sorted(MAY_IMPORT)
+    for rooms, (_, imports) in zip(shown, rows, strict=True):
+        for room in rooms:
+            assert set(re.findall(r"`(\w+)`", imports)) <= MAY_IMPORT[room], room
+
+
 @pytest.mark.parametrize("room", MAY_IMPORT)
 def test_imports_point_downhill(room):
     for path in (SOURCE / room).rglob("*.py"):
         assert set(rooms_imported_by(path)) - {room} <= MAY_IMPORT[room], path
+
+
+def test_operating_points_are_no_gears():
+    """One name per idea: gear stays in old names, and in those that results and recipes have."""
+    texts = {path: path.read_text().lower() for path in SOURCE.rglob("*.py")}
+    assert len([path for path, text in texts.items() if re.search(r"\bgear", text)]) <= 3
+
+
+def test_models_do_not_ask_which_binding_they_have():
+    for path in (SOURCE / "models").rglob("*.py"):
+        assert not re.search(r"isinstance\(\w*\.?binding\b", path.read_text()), path
 
 
 def test_public_names_exist():

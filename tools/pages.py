@@ -12,6 +12,7 @@ from mimonets.experiments.experiment import Experiment
 from results_files import ROOT, result, table
 from tables import (
     cifar_map_table,
+    compare_table,
     cost_differences,
     demo_parts_table,
     ensemble_table,
@@ -43,8 +44,9 @@ def notes() -> dict[str, str]:
 
 
 def page_names() -> list[str]:
-    """List what has a page: experiments in their order, then other results that have notes."""
-    names = dict.fromkeys([*experiments(), *notes()])
+    """List what has a page: experiments in their order, other results with notes, comparisons."""
+    compared = sorted(path.stem for path in (ROOT / "results").glob("compare-*.json"))
+    names = dict.fromkeys([*experiments(), *notes(), *compared])
     return [name for name in names if is_measured(name)]
 
 
@@ -57,6 +59,8 @@ def page_text(name: str) -> str:
     one = experiments().get(name)
     said = notes().get(name, "").strip()
     parts = [f"# {title(name)}", *(about(one) if one else []), said]
+    if name.startswith("compare-"):
+        return "\n\n".join(filter(None, [*parts, *comparison(name)])) + "\n"
     parts += [*pictures(name), *tables(name), origin(name)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -64,6 +68,8 @@ def page_text(name: str) -> str:
 def title(name: str) -> str:
     if name in experiments():
         return experiments()[name].title
+    if name.startswith("compare-"):
+        return f"mimonets compare: {name.removeprefix('compare-').replace('-', ' ')}"
     return result(name).get("title", "Published networks on CIFAR")
 
 
@@ -85,7 +91,11 @@ def command(one: Experiment) -> str:
 
 def pictures(name: str) -> list[str]:
     """Show the plots that there are."""
-    kinds = {name: title(name), f"{name}-speed": f"{title(name)}, against speed"}
+    kinds = {
+        name: title(name),
+        f"{name}-speed": f"{title(name)}, against speed",
+        f"{name}-slopes": "Mean slope of the parametric ReLUs",
+    }
     return [
         f"![{text}](../../results/{kind}.png)"
         for kind, text in kinds.items()
@@ -104,6 +114,22 @@ def tables(name: str) -> list[str]:
     ]
     apart = table(["difference", "points", "seeds"], cells)
     return [TABLES[name](), *([apart] if cells else [])]
+
+
+def comparison(name: str) -> list[str]:
+    """Show what ``mimonets compare`` found: its advice, plot and table, and what ran."""
+    found = result(name)
+    where, plan = found["environment"], found["plan"]
+    refused = [f"* {one} is missing: {why}." for one, why in found["refused"].items()]
+    seeds = len(found["rows"][0]["by_seed"])
+    said = (
+        f"± is the 95 % interval over seeds and test items. {plan['steps']} steps for each "
+        f"candidate, {seeds} seed{'s' if seeds > 1 else ''}, {found['test_items']} test items; "
+        f"speed at batches of {found['batch_size']}; int8 with one seed. Source: "
+        f"[{name}.json](../../results/{name}.json), `{where['command']}`, commit "
+        f"`{where['commit']}`, {where['cpu']}, PyTorch {where['torch']}."
+    )
+    return [found["advice"], *pictures(name), compare_table(name), "\n".join(refused), said]
 
 
 def origin(name: str) -> str:

@@ -14,8 +14,8 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 
 
-def test_a_saved_model_is_exported(small_conv, tmp_path, capsys):
-    save(small_conv, tmp_path / "model")
+def test_a_saved_model_is_exported(tmp_path, capsys):
+    save(create("datamuxconv", num_streams=3), tmp_path / "model")  # of few layers
     out = str(tmp_path / "out")
     arguments = ["export", str(tmp_path / "model"), "--out", out, "--active-streams", "max"]
     assert main([*arguments, "--json"]) == 0

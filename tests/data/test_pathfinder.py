@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from mimonets.data import DataConfig, load_data
+from mimonets.data.sequences import snakes
 from mimonets.data.sequences.paddles import FULL, SIZE, markers, stamps
 from mimonets.data.sequences.pathfinder import read_images
 from mimonets.data.sequences.snakes import draw_images
@@ -56,7 +57,8 @@ def test_both_labels_are_as_frequent_and_images_differ(drawn):
     assert (images.min(axis=(1, 2)) == 0).all()
 
 
-def test_a_contour_that_does_not_fit_is_refused_instead_of_searched_for():
+def test_a_contour_that_does_not_fit_is_refused_instead_of_searched_for(monkeypatch):
+    monkeypatch.setattr(snakes, "LANES", 64)  # pairs that are tried at a time
     with pytest.raises(ValueError, match="contour_length=60.*32x32.*such as 14"):
         load_data(DataConfig(name="pathfinder", contour_length=60, sizes=(4, 0, 4)))
 

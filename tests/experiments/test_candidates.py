@@ -125,7 +125,10 @@ def test_the_advice_can_be_against_superposition():
         "take half resolution."
     )
     assert "take half resolution" in advise(ROWS, macs=0.5e6)
-    assert "take keys, N=4" in advise(ROWS)  # at the speed of the fastest superposed one
+    # At the speed of the fastest superposed one, rounded down: it is not quite the same twice.
+    for drift in (0.95, 1.0, 1.05):
+        again = [{**one, "speed": one["speed"] * drift} for one in ROWS]
+        assert advise(again).startswith("At 3x the speed: half resolution")
     assert "no candidate gets there; the fastest is keys" in advise(ROWS, speed=9)
     assert "the cheapest is keys, N=4, 0.286 MMAC" in advise(ROWS, macs=1.0)
 
@@ -133,6 +136,8 @@ def test_the_advice_can_be_against_superposition():
 def test_candidates_within_their_intervals_are_named():
     rows = [ROWS[0], row("a", 0.9, 3.0), row("b", 0.897, 3.1)]
     assert advise(rows, speed=3).endswith("take a (b: within the intervals).")
+    rows = [ROWS[0], row("a", 0.897, 3.0), row("b", 0.9, 3.1, 4), row("c", 0.8, 3.1)]
+    assert advise(rows, speed=3).endswith("take a (b: within the intervals).")  # the plainest
 
 
 def test_of_losses_the_smallest_is_taken():
@@ -287,6 +292,16 @@ def test_a_candidate_that_fails_says_why_and_the_others_go_on(digits, tmp_path, 
     assert "no batches, please" in found["refused"]["fragile"]
     assert "fails on the example" in found["refused"]["half resolution"]
     assert [one["name"] for one in found["rows"]] == ["as it is"]
+
+
+def test_where_no_training_works_it_says_so_in_a_sentence(digits, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(candidates, "train", fail)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ValueError, match="No candidate.*as it is: training failed: out of memory"):
+        compare(network, digits, out=tmp_path / "out", **SHORT)
 
 
 @pytest.mark.slow

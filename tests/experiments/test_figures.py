@@ -2,7 +2,7 @@ import matplotlib.figure
 import pytest
 
 from mimonets._figure import error_scale, family_colour, legend_below, log_percent, new_axes
-from mimonets.experiments.figures import draw_averages, draw_dots, draw_variants
+from mimonets.experiments.figures import draw_averages, draw_dots, draw_slopes, draw_variants
 from mimonets.experiments.plan import Average
 
 
@@ -87,3 +87,21 @@ def test_a_legend_below_fits_the_figure(length, columns):
     (legend,) = figure.legends
     assert legend._ncols == columns
     assert legend.get_window_extent().width <= figure.bbox.width
+
+
+def slope_run(trial, end, history=()):
+    epochs = [{"epoch": n, "slope": value} for n, value in enumerate(history, start=1)]
+    return {"trial": trial, "seed": 0, "slopes": {"a": end, "b": end + 0.2}, "history": epochs}
+
+
+def test_slopes_are_drawn_where_trials_differ_in_their_streams(tmp_path):
+    runs = [slope_run("mnist-mimoconv-n1", 0.0, [0.5, 0.1]), slope_run("mnist-mimoconv-n4", 0.6)]
+    assert draw_slopes({"runs": runs, "title": ""}, tmp_path / "a.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "runs", [[], [slope_run("mnist-mimoconv-n1", 0.0)], [{"trial": "x-n1"}, {"trial": "x-n2"}]]
+)
+def test_no_slopes_are_drawn_without_two_numbers_of_streams(runs, tmp_path):
+    assert draw_slopes({"runs": runs, "title": ""}, tmp_path / "a.png") is None
+    assert not (tmp_path / "a.png").exists()

@@ -41,12 +41,17 @@ def test_a_plan_is_sound(name):
         assert all(10 < mean <= 100 for mean, _ in trial.paper.values() if name != "synthetic")
 
 
+@pytest.fixture(scope="module")
+def parser():
+    return make_parser()
+
+
 @pytest.mark.parametrize("name", experiments())
-def test_commands_are_commands(name):
+def test_commands_are_commands(name, parser):
     for command in experiments()[name].commands:
         program, *arguments = shlex.split(command)
         assert program == "mimonets"
-        make_parser().parse_args(arguments)  # exits if it is none
+        parser.parse_args(arguments)  # exits if it is none
 
 
 def test_what_needs_a_gpu_says_how_long_it_takes_there():

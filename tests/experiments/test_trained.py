@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,21 @@ TRIAL = Trial(
     note="",
 )
 PLAN = Plan("small", "nowhere", "A title", "seconds", trials=(TRIAL,), axis="streams")
+ONE = replace(TRIAL, seeds=(0,))
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """Train seed 0: the folder of its run, and its record."""
+    place = tmp_path_factory.mktemp("trained") / "runs"
+    _, details = measure_plan(replace(PLAN, trials=(ONE,)), RunOptions(runs=place))
+    return place, details["runs"][0]
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    """Give a folder of runs where seed 0 is finished."""
+    return shutil.copytree(trained_once[0], tmp_path / "runs")
 
 
 def test_a_plan_trains_tests_and_resumes(tmp_path):
@@ -68,24 +84,22 @@ def test_a_plan_trains_tests_and_resumes(tmp_path):
     assert again == (rows, details)
 
 
-def test_runs_of_an_earlier_result_are_kept_and_not_trained_again(tmp_path):
-    told = []
-    _, there = measure_plan(PLAN, RunOptions(runs=tmp_path / "there", only="seed-1"))
-    place = RunOptions(runs=tmp_path / "here", earlier=there["runs"], tell=told.append)
+def test_runs_of_an_earlier_result_are_kept_and_not_trained_again(trained_once, tmp_path):
+    told, there = [], trained_once[1]
+    place = RunOptions(runs=tmp_path / "here", earlier=[there], tell=told.append)
     rows, details = measure_plan(PLAN, place)
-    assert [line.split(":")[0] for line in told] == ["training small/seed-0", "tested small/seed-0"]
+    assert [line.split(":")[0] for line in told] == ["training small/seed-1", "tested small/seed-1"]
     assert [run["seed"] for run in details["runs"]] == [0, 1]
-    assert details["runs"][1] == there["runs"][0]
+    assert details["runs"][0] == there
     assert rows[0].seeds == 2
 
-    mine = {**details["runs"][0], "date": "long ago"}
-    again = measure_plan(PLAN, replace(place, earlier=[mine, *there["runs"]]))
+    mine = {**details["runs"][1], "date": "long ago"}
+    again = measure_plan(PLAN, replace(place, earlier=[mine, there]))
     assert again == (rows, details), "a run that finished here counts, not the one of the file"
 
 
-def test_an_earlier_run_counts_if_it_was_tested_in_every_mode(tmp_path):
-    _, there = measure_plan(PLAN, RunOptions(runs=tmp_path / "there", only="seed-1"))
-    (run,) = there["runs"]
+def test_an_earlier_run_counts_if_it_was_tested_in_every_mode(trained_once, tmp_path):
+    run = trained_once[1]
     for lacking in ({**run, "test": {"4": run["test"]["4"]}}, {**run, "trial": "large"}):
         place = RunOptions(runs=tmp_path / "here", earlier=[lacking, run], train=False)
         assert measure_plan(PLAN, place)[1]["runs"] == [run]
@@ -141,13 +155,11 @@ def test_runs_under_a_recipes_former_name_are_found(tmp_path):
     assert run_folder(trial, 0, tmp_path) == old
 
 
-def test_training_time_and_slopes_are_kept_where_a_run_has_them(tmp_path):
-    small = replace(TRIAL, seeds=(0,))
-    measure_plan(replace(PLAN, trials=(small,)), RunOptions(runs=tmp_path))
-    result = run_folder(small, 0, tmp_path) / "result.json"
+def test_training_time_and_slopes_are_kept_where_a_run_has_them(trained):
+    result = run_folder(ONE, 0, trained) / "result.json"
     written = {**json.loads(result.read_text()), "seconds": 12.5, "slopes": [0.25]}
     result.write_text(json.dumps(written))
-    run = read_run_record(small, 0, tmp_path)
+    run = read_run_record(ONE, 0, trained)
     assert (run["seconds"], run["slopes"]) == (12.5, [0.25])
 
 
@@ -187,10 +199,7 @@ def test_a_difference_is_taken_seed_by_seed_and_needs_both_of_its_trials():
 
 
 def test_a_scaled_plan_is_marked_and_kept_apart(tmp_path):
-    small = replace(TRIAL, seeds=(0,))
-    rows, details = measure_plan(
-        replace(PLAN, trials=(small,)), RunOptions(runs=tmp_path, scale=0.5)
-    )
+    rows, details = measure_plan(replace(PLAN, trials=(ONE,)), RunOptions(runs=tmp_path, scale=0.5))
     assert details["scale"] == 0.5
     assert details["runs"][0]["trial"] == "small,scale=0.5"
     assert [row["epoch"] for row in details["runs"][0]["history"]] == [1]
@@ -223,13 +232,11 @@ def test_a_trial_learns_from_the_network_of_another_with_the_same_seed(tmp_path)
     )
 
 
-def test_a_teacher_that_only_a_result_file_has_is_trained_again(tmp_path):
-    teacher = replace(TRIAL, seeds=(0,))
-    taught = replace(teacher, name="small,taught", teacher="small")
-    plan = replace(PLAN, trials=(teacher, taught))
-    _, there = measure_plan(plan, RunOptions(runs=tmp_path / "there", only="small/"))
+def test_a_teacher_that_only_a_result_file_has_is_trained_again(trained_once, tmp_path):
+    taught = replace(ONE, name="small,taught", teacher="small")
+    plan = replace(PLAN, trials=(ONE, taught))
     told = []
-    place = RunOptions(runs=tmp_path / "here", earlier=there["runs"], tell=told.append)
+    place = RunOptions(runs=tmp_path / "here", earlier=[trained_once[1]], tell=told.append)
     _, details = measure_plan(plan, place)
     assert told[0] == "training small/seed-0"
     assert [run["trial"] for run in details["runs"]] == ["small", "small,taught"]
@@ -247,22 +254,17 @@ def test_without_its_teacher_a_trial_is_left_out_and_the_others_go_on(tmp_path):
     assert rows[4].ours is not None
 
 
-def test_a_damaged_measurement_is_named(tmp_path):
-    small = replace(PLAN, trials=(replace(TRIAL, seeds=(0,)),))
-    measure_plan(small, RunOptions(runs=tmp_path))
-    (tmp_path / "small" / "seed-0" / "test.json").write_text('{"modes"')
+def test_a_damaged_measurement_is_named(trained):
+    (trained / "small" / "seed-0" / "test.json").write_text('{"modes"')
     with pytest.raises(ValueError, match="seed-0/test.json.*measured again"):
-        measure_plan(small, RunOptions(runs=tmp_path, train=False))
+        measure_plan(replace(PLAN, trials=(ONE,)), RunOptions(runs=trained, train=False))
 
 
-def test_a_finished_run_of_another_recipe_is_not_taken_for_this_one(tmp_path):
-    small = replace(TRIAL, seeds=(0,))
-    place = RunOptions(runs=tmp_path)
-    measure_plan(replace(PLAN, trials=(small,)), place)
-    changed = replace(small, settings=(*SMALL, "train.lr=0.00001"))
+def test_a_finished_run_of_another_recipe_is_not_taken_for_this_one(trained):
+    changed = replace(ONE, settings=(*SMALL, "train.lr=0.00001"))
     told = []
     other = replace(PLAN, trials=(changed,))
-    rows, details = measure_plan(other, replace(place, tell=told.append))
+    rows, details = measure_plan(other, RunOptions(runs=trained, tell=told.append))
     assert "another recipe: it differs in train.lr" in told[-1]
     assert (details["runs"], details["failed"]) == ([], ["small/seed-0"])
     assert {row.verdict for row in rows} == {"not run"}

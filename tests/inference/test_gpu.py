@@ -1,5 +1,9 @@
 """Inference on a GPU, as far as it shows without one: what is chosen, where tensors go."""
 
+import json
+import re
+import tomllib
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -10,23 +14,9 @@ from fake_gpu import fake_gpu, move_to_fake_gpu
 from mimonets.inference import Engine, engine, onnx_runtime
 from mimonets.inference.torch_runtime import OneMode, TorchBackend
 from mimonets.serving.ray import on_ray
+from results_files import ROOT
 
 CUDA = "CUDAExecutionProvider"
-
-
-@pytest.fixture(scope="module")
-def network():
-    config = mn.MIMOConvConfig(
-        num_streams=2, depth=10, width=1, initial_width=4, image_size=8, in_channels=1
-    )
-    return mn.MIMOConv(config).eval()
-
-
-@pytest.fixture(scope="module")
-def exported(network, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export")
-    mn.export(network, folder / "out", formats=("onnx",), modes=(2,))
-    return folder / "out"
 
 
 @pytest.fixture
@@ -53,12 +43,12 @@ def cuda_provider(monkeypatch):
     return Session, asked
 
 
-def test_onnx_runtime_gets_the_device_that_was_asked_for(exported, network, cuda_provider):
+def test_onnx_runtime_gets_the_device_that_was_asked_for(exported, small_conv, cuda_provider):
     _, asked = cuda_provider
     found = Engine(exported, "onnxruntime", device="cuda:1")
     assert (found.device, "device='cuda:1'" in repr(found)) == ("cuda:1", True)
-    images = network.example_inputs(4).numpy()
-    assert np.allclose(found(images), Engine(network, "torch")(images), atol=1e-4)
+    images = small_conv.example_inputs(3).numpy()
+    assert np.allclose(found(images), Engine(small_conv, "torch")(images), atol=1e-4)
     assert asked == [[(CUDA, {"device_id": 1}), "CPUExecutionProvider"]]
 
 
@@ -101,16 +91,16 @@ def test_what_cannot_run_there_says_what_can(exported, backend, device, message,
     assert onnx_runtime.CUDA not in onnxruntime.get_available_providers()
 
 
-def test_pytorch_answers_on_the_gpu_that_its_network_is_on(network):
-    manifest = Engine(network, "torch").manifest
+def test_pytorch_answers_on_the_gpu_that_its_network_is_on(small_conv):
+    manifest = Engine(small_conv, "torch").manifest
     with fake_gpu():
-        there = move_to_fake_gpu(mn.MIMOConv(network.config).eval())
+        there = move_to_fake_gpu(mn.MIMOConv(small_conv.config).eval())
         backend = TorchBackend("torch", there, None, manifest)
         assert backend.device.type == "cuda"
         (answers,) = backend.answer(
             OneMode(there, manifest.options(2)), [torch.empty(4, 1, 8, 8, device="cpu")]
         )
-        assert (answers.device.type, answers.shape) == ("cuda", (4, network.config.num_classes))
+        assert (answers.device.type, answers.shape) == ("cuda", (4, small_conv.config.num_classes))
 
 
 def test_a_replica_asks_ray_for_its_share_of_a_gpu():
@@ -133,3 +123,27 @@ def test_the_command_line_says_how_much_of_a_gpu_a_replica_takes(words, gpus):
     parser = ArgumentParser()
     serve.add_parser(parser.add_subparsers())
     assert serve.gpus_of(parser.parse_args(["serve", "digits", *words])) == gpus
+
+
+def test_the_container_with_cuda_serves_on_it_and_has_one_onnx_runtime():
+    from argparse import ArgumentParser
+
+    from mimonets.cli import serve
+
+    lines = (ROOT / "deploy" / "Containerfile.gpu").read_text().splitlines()
+    found = dict(line.split(maxsplit=1) for line in lines if line and line[0] not in "# ")
+    assert json.loads(found["ENTRYPOINT"]) == ["mimonets", "serve"]
+    parser = ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["serve", *json.loads(found["CMD"])])
+    assert (args.device, args.port) == ("cuda", int(found["EXPOSE"]))
+    assert args.keys, "it would refuse to start without keys"
+    install, gpu = found["RUN"].rsplit(maxsplit=1)
+    assert gpu == "onnxruntime-gpu"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = re.search(r"\[(.*)\]", install)[1].split(",")
+    wanted = [*project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    assert any(line.startswith("torch>") for line in wanted)
+    assert not any(line.startswith("onnxruntime") for line in wanted), "both are one module"

@@ -71,11 +71,13 @@ def check(model, tmp_path):
         assert share <= 0.05, (point, where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mn.list_models())
 def test_shipped_networks(name, tmp_path):
     check(mn.create(name, pretrained=True), tmp_path)
 
 
+@pytest.mark.slow
 def test_the_network_of_the_demo(tmp_path):
     check(mn.create("digits-writers-tiles-late"), tmp_path)
 

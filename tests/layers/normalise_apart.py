@@ -1,7 +1,6 @@
 """One process of several: training steps on its part of a batch, each written to a file."""
 
-import sys
-from pathlib import Path
+import os
 
 import torch
 import torch.distributed as dist
@@ -44,11 +43,11 @@ def run(kind, x):
     }
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def run_as(rank, port, folder):
+    """Be one of two processes."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    dist.init_process_group("gloo", rank=rank, world_size=2)
     for kind in KINDS:
         torch.save(run(kind, batch()[8 * rank : 8 * rank + 8]), folder / f"{kind}-{rank}.pt")
     dist.destroy_process_group()

@@ -1,10 +1,6 @@
 """Two processes with half a batch each normalise like one with the whole batch."""
 
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +11,6 @@ from layers import normalise_apart
 from mimonets.layers import BatchNorm2d, StreamBatchNorm, running
 from mimonets.layers.batch_norm import normalise_together
 
-TESTS = Path(__file__).parents[1]
-
 
 def free_port():
     with socket.socket() as found:
@@ -24,26 +18,15 @@ def free_port():
         return found.getsockname()[1]
 
 
-def test_two_processes_equal_one_with_the_doubled_batch(tmp_path):
+def test_two_processes_equal_one_with_the_doubled_batch(processes, tmp_path):
     port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, TESTS / "layers/normalise_apart.py", tmp_path],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "WORLD_SIZE": "2",
-                "RANK": str(rank),
-            },
-            stderr=subprocess.PIPE,
-        )
-        for rank in range(2)
-    ]
-    for process in processes:
-        _, complaint = process.communicate(timeout=120)
-        assert process.returncode == 0, complaint.decode()
+    arguments = [(rank, port, tmp_path) for rank in range(2)]
+    started = [processes.Process(target=normalise_apart.run_as, args=a) for a in arguments]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+        assert process.exitcode == 0
     for kind in normalise_apart.KINDS:
         halves = [torch.load(tmp_path / f"{kind}-{rank}.pt") for rank in range(2)]
         whole = normalise_apart.run(kind, normalise_apart.batch())

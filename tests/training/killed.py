@@ -37,7 +37,7 @@ def run_and_stop(folder, number):
     try:
         train(tiny_conv(), TinyBatches(before=press), tiny_config(), run_dir=folder)
     except TrainingInterrupted as stopped:
-        print(stopped)
+        folder.with_suffix(".txt").write_text(str(stopped))
     assert signal.getsignal(number) is before
 
 
@@ -54,9 +54,4 @@ def run_without_room(folder, size):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:
-        run_without_room(sys.argv[1], int(sys.argv[3]))
-    elif len(sys.argv) > 2:
-        run_and_stop(sys.argv[1], int(sys.argv[2]))
-    else:
-        run(sys.argv[1])
+    run_without_room(sys.argv[1], int(sys.argv[2]))

@@ -1,4 +1,7 @@
-"""Train with several processes until the end, stopped and resumed as often as signals come."""
+"""Train with several processes until the end, stopped and resumed as often as signals come.
+
+Kinds of :mod:`training.together` that are named are trained first, without stops.
+"""
 
 import os
 import sys
@@ -6,6 +9,7 @@ import time
 from pathlib import Path
 
 from mimonets.training import TrainingInterrupted, train
+from training import together
 from training.tiny import TinyBatches, tiny_config, tiny_conv
 
 
@@ -15,7 +19,9 @@ def run(folder, devices, steps, before=lambda step: None):
     return model, train(model, batches, config, run_dir=folder, resume=True)
 
 
-def main(folder, devices, steps, pause):
+def main(folder, devices, steps, pause, kinds):
+    for kind in kinds:
+        together.run(folder / kind, kind, devices)
     rank = int(os.environ.get("LOCAL_RANK", 0))
     (folder / f"process-{rank}").write_text(str(os.getpid()))
 
@@ -33,4 +39,5 @@ def main(folder, devices, steps, pause):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    folder, devices, steps, pause, *kinds = sys.argv[1:]
+    main(Path(folder), int(devices), int(steps), float(pause), kinds)

@@ -1,5 +1,4 @@
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -10,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,21 +99,20 @@ def written(folder):
     return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
 
 
-def kill_again_and_again(folder, seed, kills):
-    """Kill a training process at random moments after its first new checkpoint, or before."""
-    rng = random.Random(seed)
-    command = [*KILLED, str(folder)]
-    for number in range(kills):
-        before = written(folder)
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
-        while written(folder) == before and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.1))
-        process.kill()
-        process.wait()
-        assert process.returncode in (-signal.SIGKILL, 0)
-        if number == 0:  # far from its end
-            assert (folder / HOLDER_FILE).exists(), "but the lock is free again"
+def kill_at_some_moment(processes, folder, rng, most):
+    """Kill a training process up to ``most`` seconds after its first new checkpoint."""
+    process = processes.Process(target=killed.run, args=(folder,))
+    before = written(folder)
+    process.start()
+    if rng.random() < 0.3:  # while it starts or reads
+        process.join(rng.uniform(0, 1))
+    else:
+        while written(folder) == before and process.is_alive():
+            process.join(0.005)
+        process.join(rng.uniform(0, most))
+    process.kill()
+    process.join()
+    assert process.exitcode in (-signal.SIGKILL, 0), "it failed by itself"
 
 
 def check_the_end(uninterrupted, folder):
@@ -128,34 +125,24 @@ def check_the_end(uninterrupted, folder):
     assert not list(folder.rglob("*.part"))
 
 
-def test_kill_9_at_any_moment_loses_nothing(uninterrupted, tmp_path):
-    kill_again_and_again(tmp_path / "run", seed=0, kills=2)
+def test_kill_9_at_any_moment_loses_nothing(uninterrupted, processes, tmp_path):
+    rng = random.Random(0)  # which waits for a checkpoint twice
+    for number in range(2):
+        kill_at_some_moment(processes, tmp_path / "run", rng, 0.1)
+        if number == 0:  # far from its end
+            assert (tmp_path / "run" / HOLDER_FILE).exists(), "but the lock is free again"
     check_the_end(uninterrupted, tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(4))
-def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, tmp_path, monkeypatch, seed):
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, processes, tmp_path, seed):
     rng, runs = random.Random(seed), [tmp_path / "0"]
-    processes = multiprocessing.get_context("forkserver")  # each starts with everything imported
-    processes.set_forkserver_preload(["training.killed"])
     for _ in range(25):
         if (runs[-1] / "result.json").exists():
             runs.append(tmp_path / str(len(runs)))
-        process = processes.Process(target=killed.run, args=(runs[-1],))
-        before = written(runs[-1])
-        process.start()
-        if rng.random() < 0.3:  # while it starts or reads
-            process.join(rng.uniform(0, 1))
-        else:
-            while written(runs[-1]) == before and process.is_alive():
-                process.join(0.005)
-            process.join(rng.uniform(0, 0.5))
-        process.kill()
-        process.join()
-        assert process.exitcode in (-signal.SIGKILL, 0), "it failed by itself"
+        kill_at_some_moment(processes, runs[-1], rng, 0.5)
     for folder in runs:
         check_the_end(uninterrupted, folder)
     print(f"{len(runs)} runs")
@@ -174,7 +161,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_run_resumes(
             pytest.skip("no small disk can be mounted here")
     try:
         full = subprocess.run(
-            [*KILLED, str(tmp_path / "run"), "full", str(limit)],
+            [*KILLED, str(tmp_path / "run"), str(limit)],
             env=ENVIRONMENT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert full.returncode == 1
@@ -207,19 +194,24 @@ def test_what_a_killed_process_left_over_is_removed_and_what_a_living_one_writes
     assert {path.name for path in tmp_path.iterdir()} == {"file", *(one.name for one in left[1:])}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, number):
-    wanted = tiny_conv()
-    train(wanted, TinyBatches(), tiny_config(), run_dir=tmp_path / "whole")
-    stopped = subprocess.run(  # a process of its own: a signal that nobody handles ends the tests
-        [*KILLED, str(tmp_path / "run"), str(int(number))],
-        env=ENVIRONMENT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert stopped.returncode == 0, stopped.stderr
-    assert re.search("after step 3 of 8; .*Resume it with", stopped.stdout)
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
     model = tiny_conv()
-    result = train(model, TinyBatches(), tiny_config(), run_dir=tmp_path / "run", resume=True)
-    assert same_weights(model, wanted)
+    train(model, TinyBatches(), tiny_config(), run_dir=tmp_path_factory.mktemp("never") / "run")
+    return model
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_says_how_to_go_on(never_stopped, processes, tmp_path, number):
+    folder = tmp_path / "run"  # another process: a signal that nobody handles ends the tests
+    stopped = processes.Process(target=killed.run_and_stop, args=(folder, number))
+    stopped.start()
+    stopped.join(120)
+    assert stopped.exitcode == 0
+    assert re.search("after step 3 of 8; .*Resume it with", (tmp_path / "run.txt").read_text())
+    model = tiny_conv()
+    result = train(model, TinyBatches(), tiny_config(), run_dir=folder, resume=True)
+    assert same_weights(model, never_stopped)
     assert len(result.history) == 2
 
 

@@ -1,7 +1,4 @@
-"""Train tiny models with the devices of the command line; every process runs this file."""
-
-import sys
-from pathlib import Path
+"""Tiny models to train with several devices."""
 
 import torch
 from torch import nn
@@ -73,9 +70,3 @@ def run(folder, kind, devices):
     model, batches, config = KINDS[kind](steps=20, devices=devices, evaluate_every=0, keep="last")
     check = None if kind == "next-token" else batches
     return model, train(model, batches, config, run_dir=folder, validation=check)
-
-
-if __name__ == "__main__":
-    folder, count, *kinds = sys.argv[1:]
-    for each in kinds:
-        run(Path(folder) / each, each, int(count))

@@ -28,7 +28,7 @@ def pretrained_folder(name: str) -> Path:
     if name not in pretrained_names():
         hint = did_you_mean(name, pretrained_names())
         raise ValueError(
-            f"No trained weights of {name!r} ship with mimonets{hint}: "
+            f"No folder and no trained weights that ship with mimonets are called {name!r}{hint}: "
             f"there are {', '.join(pretrained_names()) or 'none'}."
         )
     return WEIGHTS / name
@@ -36,16 +36,8 @@ def pretrained_folder(name: str) -> Path:
 
 def find_folder(name: str | os.PathLike[str]) -> Path:
     """Find a folder by its path, or by the name of a model that ships with the package."""
-    if Path(name).exists() or len(Path(name).parts) != 1:
-        return Path(name)
-    known = pretrained_names()
-    if str(name) not in known:
-        raise ValueError(
-            f"There is no folder {name}, and no model of that name"
-            f"{did_you_mean(str(name), known)}: pass a folder, or a model that ships with "
-            f"mimonets ({', '.join(known)})."
-        )
-    return pretrained_folder(str(name))
+    is_path = Path(name).exists() or len(Path(name).parts) != 1
+    return Path(name) if is_path else pretrained_folder(str(name))
 
 
 def card_accuracy(folder: Path) -> dict[int, float] | None:
@@ -66,8 +58,3 @@ def card_recipe(folder: Path) -> tuple[str, list[str]] | None:
         return None
     name, *words = shlex.split(named.group(1))
     return name, [value for word, value in pairwise(words) if word == "--set"]
-
-
-def read_card(name: str) -> str:
-    """Read the model card of a model that ships with the package."""
-    return (pretrained_folder(name) / CARD_FILE).read_text(encoding="utf-8")

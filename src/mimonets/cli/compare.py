@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, mmac, print_json
-from mimonets.cli._options import NETWORK_HELP, add_json, imported, positive
+from mimonets.cli._options import NETWORK_HELP, add_json, imported, positive, sizes
 
 
 def add_parser(subparsers: Any) -> None:
@@ -50,6 +50,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--first-seed", type=int, default=0, help="default 0")
     parser.add_argument("--speed", type=float, help="the aim: so many times as fast")
     parser.add_argument("--macs", type=float, help="or the aim: at most so many MACs per input")
+    parser.add_argument(
+        "--streams", type=sizes, default=(2, 4), help="inputs per pass, as in 2,4 (default)"
+    )
+    parser.add_argument(
+        "--lr", type=float, default=3e-3, help="lower it for pretrained weights (default 0.003)"
+    )
     parser.add_argument("--batch-size", type=positive, default=16, help="when speed is measured")
     parser.add_argument(
         "--loss",
@@ -84,7 +90,9 @@ def run(args: Namespace) -> None:
         imported(args.data) if is_function else args.data,
         **{name: getattr(args, name) for name in ("out", "speed", "macs", "minutes", "steps")},
         **{name: getattr(args, name) for name in ("seeds", "first_seed", "batch_size", "loss")},
-        **{"siblings": siblings, "int8": not args.no_int8, "workers": args.workers},
+        **{name: getattr(args, name) for name in ("streams", "lr", "workers")},
+        siblings=siblings,
+        int8=not args.no_int8,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:

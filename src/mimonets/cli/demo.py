@@ -14,7 +14,7 @@ def add_parser(subparsers: Any) -> None:
         "demo",
         help="train the paper's network on handwritten digits, beside tiles and plain networks",
         description="Train four networks on scikit-learn's handwritten digits, offline, in about "
-        "three minutes on two cores: the paper's MIMOConv with keys, which takes up to four inputs "
+        "two minutes on two cores: the paper's MIMOConv with keys, which takes up to four inputs "
         "per pass; a network in tiles; a plain network of the same size; and a plain network of "
         "fast mode's cost. Then show accuracy on digits by other writers, cost, speed at batch 4, "
         "64 and 512 (in ONNX Runtime, if it is installed), and a plot.",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import NETWORK_HELP, add_data, add_imports, add_json, point_numbers
+from mimonets.cli._options import NETWORK_HELP, add_data, add_imports, add_json, add_points
 
 CALIBRATION_INPUTS = 512
 
@@ -44,12 +44,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="POINTS",
         help="accuracy that int8 may cost in any mode (%(default)s)",
     )
-    parser.add_argument(
-        "--active-streams",
-        type=point_numbers,
-        metavar="1,2,max",
-        help="only these modes; by default all",
-    )
+    add_points(parser)
     add_imports(parser)
     add_data(parser)
     add_json(parser)

@@ -53,13 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:
-        if error.name not in ("rich", "yaml", "jsonargparse"):
+        if error.name not in ("torch", "rich", "yaml", "jsonargparse"):
             raise
-        print(
-            f"mimonets {args.command}: error: this needs {error.name}: pip install "
-            f"'mimonets[cli]', or pip install -e '.[cli]' in a clone.",
-            file=sys.stderr,
-        )
+        line = "pip install torch" if error.name == "torch" else install_line("cli")
+        print(f"mimonets {args.command}: error: this needs {error.name}: {line}.", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:
         if args.verbose:

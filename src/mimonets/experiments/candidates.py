@@ -7,13 +7,13 @@ inputs, and networks that the user names. The advice may well be not to superpos
 import copy
 import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ from mimonets.data import DataConfig, ImageBatches
 from mimonets.data.interface import Batches, as_batches
 from mimonets.data.registry import load_data
 from mimonets.evaluation import Contender, count_macs, peak_memory, race
-from mimonets.evaluation.accuracy import PointAccuracy, PointScore, evaluate
+from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.metrics import Measure, has_classes, loss_of
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.advice import advise, interval, plot
+from mimonets.experiments.sweep import ray_started
 from mimonets.inference import Engine, ExportOptions, export
+from mimonets.layers import recalibrate
 from mimonets.models import (
     SlimmableWideResNet,
     SlimmableWideResNetConfig,
@@ -48,6 +50,7 @@ from mimonets.models import (
     superpose,
 )
 from mimonets.models.surgery import answer_in
+from mimonets.recipes.execute import image_spec
 from mimonets.training import TrainConfig, TrainingDivergedError, train
 
 Make = Callable[[], nn.Module]
@@ -71,15 +74,22 @@ class CompareData:
     loss: str | Measure = "cross_entropy"
 
     @property
-    def example(self) -> Tensor:
-        """Two inputs."""
-        return next(iter(self.test.epoch(0)))[0][:2]
+    def first(self) -> tuple[Any, ...]:
+        """The first batch of the test data."""
+        return next(iter(self.test.epoch(0)))
 
     @property
-    def is_values(self) -> bool:
-        """Whether answers are judged by the loss, as inputs have no class."""
-        labels = next(iter(self.test.epoch(0)))[-1]
-        return not has_classes(labels) or labels.ndim > 1 or self.loss == "binary"
+    def example(self) -> Tensor:
+        """Two inputs."""
+        example: Tensor = self.first[0][:2]
+        return example
+
+    @property
+    def judged_by(self) -> str:
+        """What decides: "accuracy", or the "loss" where inputs have no class."""
+        labels = self.first[-1]
+        is_class = has_classes(labels) and labels.ndim == 1 and self.loss != "binary"
+        return "accuracy" if is_class else "loss"
 
     def shuffled(self, seed: int) -> Batches:
         """Give the training batches in the order of a seed."""
@@ -90,60 +100,49 @@ class CompareData:
 
     def score(self, model: Any, points: Sequence[int]) -> dict[int, dict[str, float | None]]:
         """Measure on the test data: mean accuracy, or mean loss and its deviation over inputs."""
-        measured: Mapping[int, PointScore]
-        if self.is_values:
-            measured = evaluate(model, self.test, points, loss=self.loss)
-        else:
-            measured = evaluate(model, self.test, points)
+        options: dict[str, Any] = {"loss": self.loss} if self.judged_by == "loss" else {}
         return {
             number: {
-                "mean": one.accuracy if isinstance(one, PointAccuracy) else one.loss,
+                "mean": getattr(one, self.judged_by),
                 "deviation": one.loss_deviation,
                 "total": one.total,
             }
-            for number, one in measured.items()
+            for number, one in evaluate(model, self.test, points, **options).items()
         }
+
+
+def answer(model: Any, batch: tuple[Any, ...]) -> Any:
+    """Answer the inputs of a batch, with their mask if it has one."""
+    inputs, *mask, _ = batch
+    return model(inputs, **({"mask": mask[0]} if mask else {}))
 
 
 class Smaller(nn.Module):
     """A network on inputs of half the size, which are averaged down first.
 
-    Answers that are then smaller too are scaled up again to ``sizes``, one for each output.
+    Answers that are then smaller too are scaled up again to their size without it.
     """
 
-    def __init__(self, network: nn.Module, sizes: Sequence[torch.Size]) -> None:
+    def __init__(self, network: nn.Module, example: Tensor) -> None:
         super().__init__()
         self.network = network
-        self.sizes = sizes
+        with eval_mode(network, inference=False):
+            answers = answer_in(network(example))
+        self.sizes = [part.shape[1:] for part in parts_of(answers)]
 
     def forward(self, x: Tensor) -> Any:
         """Answer images (b, c, h, w), or series (b, c, t)."""
         shrink = F.avg_pool2d if x.ndim == 4 else F.avg_pool1d
         answers = answer_in(self.network(shrink(x, 2)))
-        parts = zip(parts_of(answers), self.sizes, strict=True)
-        restored = iter([_scaled(part, size) for part, size in parts])
-        return each(lambda _: next(restored), answers)
+        sizes = iter(self.sizes)
 
+        def restored(part: Tensor) -> Tensor:
+            size = next(sizes)
+            if part.shape[1:] == size:
+                return part
+            return F.interpolate(part, size=size[1:], mode=("linear", "bilinear")[part.ndim - 3])
 
-def _scaled(part: Tensor, size: torch.Size) -> Tensor:
-    if part.shape[1:] == size:
-        return part
-    mode = "bilinear" if part.ndim == 4 else "linear"
-    return F.interpolate(part, size=size[1:], mode=mode)
-
-
-def smaller(make: Make, example: Tensor) -> Smaller:
-    """Make a network that takes inputs of half the size."""
-    network = make()
-    with eval_mode(network, inference=False):
-        answers = answer_in(network(example))
-    return Smaller(network, [part.shape[1:] for part in parts_of(answers)])
-
-
-def slimmable(make: Make) -> nn.Module:
-    """Make a network of the same size that also runs at half and a quarter of the width."""
-    network: Any = make()
-    return SlimmableWideResNet(SlimmableWideResNetConfig(**vars(network.config)))
+        return each(restored, answers)
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ def read_data(
             raise ValueError("data=(train, test): one of the two DataLoaders has no batch.")
         labels = next(iter(test.epoch(0)))[-1]
         usual = "cross_entropy" if has_classes(labels) else "squared_error"
-        return CompareData(batches, test, size, loss=usual if loss is None else loss)
+        return CompareData(batches, test, size, loss=loss or usual)
     if not isinstance(data, str | Path):
         raise ValueError(
             f"data={type(data).__name__} is not known: pass a folder with one sub-folder per "
@@ -231,32 +230,25 @@ def read_data(
     if known is not None and known.mean and len(known.mean) == splits.train.shape[0]:
         options["statistics"] = torch.tensor(known.mean), torch.tensor(known.deviation)
     batches = ImageBatches(splits.train, size, **options)
-    mean, deviation = (tuple(value.tolist()) for value in batches.statistics)
-    spec = InputSpec(
-        kind="image",
-        shape=splits.train.shape,
-        mean=mean,
-        deviation=deviation,
-        original=splits.train.shape[1:],
-        labels=splits.train.class_names,
-    )
     test = ImageBatches(splits.test, 128, statistics=batches.statistics)
-    return CompareData(batches, test, size, spec, "cross_entropy" if loss is None else loss)
+    return CompareData(batches, test, size, image_spec(batches), loss or "cross_entropy")
 
 
 def list_candidates(
     make: Make, siblings: Mapping[str, Make], streams: Sequence[int], data: CompareData
 ) -> tuple[list[Trainee], dict[str, str]]:
     """List what can be built, and why the others cannot."""
-    wanted = [Trainee(AS_IT_IS, make)]
-    if data.example.ndim in (3, 4) and data.example.is_floating_point():
-        name = "half resolution" if data.example.ndim == 4 else "half the samples"
-        wanted.append(Trainee(name, partial(smaller, make, data.example)))
+    wanted, example = [Trainee(AS_IT_IS, make)], data.example
+    if example.ndim in (3, 4) and example.is_floating_point():
+        name = "half resolution" if example.ndim == 4 else "half the samples"
+        wanted.append(Trainee(name, lambda: Smaller(make(), example)))
     wanted += [Trainee(name, sibling) for name, sibling in siblings.items()]
     for binding, title in (("hrr", "keys"), ("tiles", "tiles")):
         wanted += [Trainee(f"{title}, N={count}", make, count, binding) for count in streams]
-    if isinstance(make(), WideResNet):
-        wanted.append(Trainee("slimmable", partial(slimmable, make)))
+    plain = make()
+    if isinstance(plain, WideResNet):  # at half and a quarter of the width, too
+        config = SlimmableWideResNetConfig(**vars(plain.config))
+        wanted.append(Trainee("slimmable", partial(SlimmableWideResNet, config)))
     given = (AS_IT_IS, *siblings)
     found, refused = [], {}
     for one in wanted:
@@ -276,17 +268,18 @@ def list_candidates(
 
 def _check_loss(model: Any, data: CompareData) -> None:
     """Try the loss on a batch of the test data, or say why that fails."""
-    inputs, *_, labels = next(iter(data.test.epoch(0)))
+    labels = data.first[-1]
     with eval_mode(model):
-        answers = model(inputs)
-        if not data.is_values and not has_classes(labels, answers):
-            shapes = [tuple(part.shape) for part in parts_of(answers)]
-            raise ValueError(f"its answers {shapes[0]} are not (b, classes)")
-        if not data.is_values and int(labels.max()) >= answers.shape[-1]:
-            raise ValueError(
-                f"it tells {answers.shape[-1]} classes apart, and the data has at least "
-                f"{int(labels.max()) + 1}"
-            )
+        answers = answer(model, data.first)
+        if data.judged_by == "accuracy":
+            if not has_classes(labels, answers):
+                shape = tuple(parts_of(answers)[0].shape)
+                raise ValueError(f"its answers {shape} are not (b, classes)")
+            if int(labels.max()) >= answers.shape[-1]:
+                raise ValueError(
+                    f"it tells {answers.shape[-1]} classes apart, and the data has at least "
+                    f"{int(labels.max()) + 1}"
+                )
         loss_of(data.loss)(answers, labels)
 
 
@@ -295,34 +288,28 @@ def is_trained(model: Any, data: CompareData) -> bool:
 
     Of networks whose answers are values nobody can tell: pass ``teacher=`` for those.
     """
-    if data.is_values:
+    if data.judged_by == "loss":
         return False
     batches = list(islice(data.test.epoch(0), -(-512 // data.batch_size)))
-    with eval_mode(model):
-        right = sum(int((model(x).argmax(-1) == labels).sum()) for x, *_, labels in batches)
     labels = torch.cat([batch[-1] for batch in batches])
+    with eval_mode(model):
+        right = sum(int((answer(model, one).argmax(-1) == one[-1]).sum()) for one in batches)
     commonest = int(torch.bincount(labels).max()) / len(labels)
     low, _ = wilson_interval(right, len(labels))
     return len(labels) >= 50 and low > commonest + 0.2
 
 
-def train_config(steps: int, batch_size: int, seed: int, **changes: Any) -> TrainConfig:
-    """Say how every candidate is trained: the same inputs per step, and the same steps."""
-    settings: dict[str, Any] = {
-        **{"steps": steps, "batch_size": batch_size, "per_stream": False, "seed": seed},
-        **{"optimizer": "adamw", "lr": 3e-3, "weight_decay": 1e-2, "mixup": 0.0},
-        # Short trainings of any network: large gradients are clipped, and no batch is skipped.
-        **{"evaluate_every": 0, "grad_filter": None, "grad_clip": 1.0},
-    }
-    return TrainConfig(**settings, **changes)
-
-
 def plan_steps(
-    found: Sequence[Trainee], data: CompareData, seeds: int, minutes: float, workers: int = 1
+    found: Sequence[Trainee],
+    data: CompareData,
+    teacher: nn.Module | None,
+    *,
+    seeds: int,
+    minutes: float,
+    workers: int = 1,
 ) -> int:
     """Count the steps that fit into the time."""
-    seconds = 0.0
-    inputs, *_, labels = next(iter(data.train.epoch(0)))
+    seconds, batch = 0.0, next(iter(data.train.epoch(0)))
     trained = [one for one in found if not one.is_trained]
     for one in trained:
         model = one.build(data, 0).train()
@@ -330,8 +317,11 @@ def plan_steps(
         laps = []
         for _ in range(TRIAL_STEPS):
             start = time.perf_counter()
-            loss_of(data.loss)(model(inputs), labels).backward()
+            loss_of(data.loss)(answer(model, batch), batch[-1]).backward()
             optimizer.step()
+            if teacher is not None:
+                with torch.no_grad():
+                    answer(teacher, batch)
             laps.append(time.perf_counter() - start)
         seconds += statistics.median(laps) / workers
     steps = int(FOR_TRAINING * 60 * minutes / max(seconds * seeds, 1e-9))
@@ -359,6 +349,7 @@ def compare(
     siblings: Mapping[str, Make] | None = None,
     teacher: nn.Module | None = None,
     loss: str | Measure | None = None,
+    lr: float = 3e-3,
     batch_size: int = 16,
     int8: bool = True,
     workers: int = 1,
@@ -386,15 +377,17 @@ def compare(
             it is trained.
         loss: ``"cross_entropy"``, ``"squared_error"``, ``"binary"`` or a function of answers and
             labels; by default the first for labels, the second for numbers.
+        lr: learning rate of AdamW; lower it where the network starts from pretrained weights.
         batch_size: inputs per call when speed is measured.
         int8: also measure every candidate in int8.
         workers: trainings at a time, in processes of Ray.
         tell: called with a line after each step of the work.
     """
-    _check_numbers(
-        **{"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds},
-        **{"batch_size": batch_size, "workers": workers},
-    )
+    numbers: dict[str, float | None] = {"batch_size": batch_size, "workers": workers, "lr": lr}
+    numbers |= {"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds}
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} must be a number above 0.")
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network
@@ -412,6 +405,7 @@ def compare(
         "candidates": [one.name for one in found],
         "asked": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
         "first_seed": first_seed,
+        "lr": lr,
         "data": str(data) if isinstance(data, str | Path) else None,
         "weights": [sum(p.numel() for p in one.make().parameters()) for one in found],
         "shape": list(ready.example.shape[1:]),
@@ -420,15 +414,18 @@ def compare(
     }
     plan["steps"] = _resumed_steps(folder, plan)
     if plan["steps"] is None:
-        plan["steps"] = steps or plan_steps(found, ready, seeds, minutes, workers)
+        plan["steps"] = steps or plan_steps(
+            found, ready, teacher, seeds=seeds, minutes=minutes, workers=workers
+        )
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "plan.json", json.dumps(plan, indent=2))
-    numbers = range(first_seed, first_seed + seeds)
-    work = Work(ready, plan["steps"], folder, teacher, int8=int8)
-    scores = work.train_all(found, numbers, workers, tell)
+    work = Work(ready, plan["steps"], folder, teacher, lr, int8)
+    scores = work.train_all(found, range(first_seed, first_seed + seeds), workers, tell)
     for one in [one for one in found if "error" in scores[one.name][0]]:
         refused[one.name] = scores[one.name][0]["error"]
         found.remove(one)
+    if not found:
+        raise ValueError(f"No candidate could be trained; {AS_IT_IS}: {refused[AS_IT_IS]}")
     rows = work.measure(found, scores, first_seed, batch_size, tell)
     result = {
         "advice": advise(rows, speed=speed, macs=macs),
@@ -443,12 +440,6 @@ def compare(
     write_text(folder / "compare.json", json.dumps(result, indent=2))
     plot(rows, folder / "compare.png")
     return result
-
-
-def _check_numbers(**numbers: float | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} must be a number above 0.")
 
 
 def _resumed_steps(folder: Path, plan: Mapping[str, Any]) -> int | None:
@@ -476,7 +467,8 @@ class Work:
     steps: int
     folder: Path
     teacher: nn.Module | None
-    int8: bool = True
+    lr: float
+    int8: bool
 
     def run_of(self, one: Trainee, seed: int) -> Path:
         """Name the folder of one training."""
@@ -486,30 +478,30 @@ class Work:
         self, found: Sequence[Trainee], seeds: Sequence[int], workers: int, tell: Tell
     ) -> dict[str, list[dict[str, Any]]]:
         """Train and test every candidate with every seed: scores by candidate, seed by seed."""
-        jobs = [(one, seed) for seed in seeds for one in found]
-        missing = [job for job in jobs if not (self.run_of(*job) / "test.json").exists()]
-        started = time.monotonic()
-        scores: dict[tuple[str, int], dict[str, Any]] = {}
+        scores: dict[str, list[dict[str, Any]]] = {one.name: [] for one in found}
+        missing = []
+        for one, seed in [(one, seed) for seed in seeds for one in found]:
+            path = self.run_of(one, seed) / "test.json"
+            if path.exists():
+                scores[one.name].append(json.loads(path.read_text(encoding="utf-8")))
+            else:
+                missing.append((one, seed))
+        started, form = time.monotonic(), ".1%" if self.data.judged_by == "accuracy" else ".4g"
         for number, ((one, seed), result) in enumerate(self._results(missing, workers), 1):
-            scores[one.name, seed] = result
-            left = (time.monotonic() - started) / number * (len(missing) - number)
-            done = len(jobs) - len(missing) + number
-            form = ".4g" if self.data.is_values else ".1%"
+            scores[one.name].append(result)
             means = [point["mean"] for point in result.get("points", {}).values()]
             what = result.get("error") or ", ".join(format(mean, form) for mean in means)
+            left = (time.monotonic() - started) / number * (len(missing) - number) / 60
+            done = len(seeds) * len(found) - len(missing) + number
             tell(
-                f"{done}/{len(jobs)} {one.name}, seed {seed}: {what}; about {left / 60:.1f} "
-                f"minutes of training left"
+                f"{done}/{len(seeds) * len(found)} {one.name}, seed {seed}: {what}; about "
+                f"{left:.1f} minutes of training left"
             )
-        for one, seed in jobs:
-            if (one.name, seed) not in scores:
-                text = (self.run_of(one, seed) / "test.json").read_text(encoding="utf-8")
-                scores[one.name, seed] = json.loads(text)
-        by_name = {one.name: [scores[one.name, seed] for seed in seeds] for one in found}
-        # A candidate that failed with one seed counts as failed.
         return {
-            name: [one for one in results if "error" in one] or results
-            for name, results in by_name.items()
+            # A candidate that failed with one seed counts as failed.
+            name: [one for one in results if "error" in one]
+            or sorted(results, key=itemgetter("seed"))
+            for name, results in scores.items()
         }
 
     def _results(
@@ -520,17 +512,13 @@ class Work:
             yield from ((job, self.train_one(*job)) for job in jobs)
             return
         ray = need("ray", extra="ray", what="workers > 1")
-        if not ray.is_initialized():
-            os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way by default
-            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # busy machines
-            quiet = {"log_to_driver": False, "configure_logging": False}
-            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
-        do = ray.remote(num_cpus=1)(Work.train_one)
-        shared = ray.put(replace(self, folder=self.folder.resolve()))
-        waiting = {do.remote(shared, *job): job for job in jobs}
-        while waiting:
-            (ready, *_), _ = ray.wait(list(waiting))
-            yield waiting.pop(ready), ray.get(ready)
+        with ray_started(ray, workers):
+            do = ray.remote(num_cpus=1)(Work.train_one)
+            shared = ray.put(replace(self, folder=self.folder.resolve()))
+            waiting = {do.remote(shared, *job): job for job in jobs}
+            while waiting:
+                (ready, *_), _ = ray.wait(list(waiting))
+                yield waiting.pop(ready), ray.get(ready)
 
     def train_one(self, one: Trainee, seed: int) -> dict[str, Any]:
         """Train and test one candidate with one seed; an error is its result, others go on."""
@@ -544,16 +532,27 @@ class Work:
             return {"error": f"training failed: {first_line(error)}"}
         points = {name: point.number for name, point in one.points(model).items()}
         measured = self.data.score(model, list(points.values()))
-        result = {"points": {name: measured[number] for name, number in points.items()}}
+        found = {name: measured[number] for name, number in points.items()}
+        result = {"seed": seed, "points": found}
         write_text(run / "test.json", json.dumps(result))
         return result
 
     def _train(self, model: Any, run: Path, seed: int) -> None:
-        name = self.data.loss if isinstance(self.data.loss, str) else "cross_entropy"
-        config = train_config(self.steps, self.data.batch_size, seed, loss=name)
-        own = None if isinstance(self.data.loss, str) else self.data.loss
-        settings: dict[str, Any] = {"run_dir": run, "resume": True, "loss": own}
-        train(model, self.data.shuffled(seed), config, teacher=self.teacher, **settings)
+        """Train as all others: the same inputs per step, and the same steps."""
+        settings: dict[str, Any] = {
+            **{"steps": self.steps, "batch_size": self.data.batch_size, "per_stream": False},
+            **{"optimizer": "adamw", "lr": self.lr, "weight_decay": 1e-2, "mixup": 0.0},
+            # Short trainings of any network: large gradients are clipped, no batch is skipped.
+            **{"evaluate_every": 0, "grad_filter": None, "grad_clip": 1.0, "seed": seed},
+        }
+        own: dict[str, Any] = {"run_dir": run, "resume": True, "teacher": self.teacher}
+        (settings if isinstance(self.data.loss, str) else own)["loss"] = self.data.loss
+        train(model, self.data.shuffled(seed), TrainConfig(**settings), **own)
+        if not isinstance(model, SlimmableWideResNet):
+            # The running averages of short trainings lag behind the weights.
+            batches = [batch[0] for batch in islice(self.data.train.epoch(0), 8)]
+            recalibrate(model, batches, model.num_streams, shared=True)
+            save(model, run / "model")
 
     def measure(
         self,
@@ -585,13 +584,13 @@ class Work:
                     call = partial(engine, inputs, point.number)
                     contenders.append(Contender(f"{title}/{engine_name}", call, batch_size))
         tell("timing all candidates in turn")
-        timings = race(contenders, rounds=7)
+        timings = sorted(race(contenders, rounds=7), key=attrgetter("inputs_per_second"))
+        fastest = {timing.name.rpartition("/")[0]: timing for timing in timings}
         for row in rows:
-            own = [one for one in timings if one.name.rpartition("/")[0] == row["name"]]
-            best = max(own, key=lambda timing: timing.inputs_per_second)
+            best = fastest[row["name"]]
             row["inputs_per_second"] = best.inputs_per_second
             row["engine"] = best.name.rpartition("/")[2]
-            row["speed"] = row["inputs_per_second"] / rows[0]["inputs_per_second"]
+            row["speed"] = best.speedup_over(fastest[rows[0]["name"]]).median
         return rows
 
     def _row(
@@ -608,13 +607,12 @@ class Work:
         with torch.inference_mode():
             activations = peak_memory(run)
         by_seed, items = [one["mean"] for one in results], results[0]["total"]
-        deviation = results[0]["deviation"] if self.data.is_values else None
         return {
             "name": name,
             "base": name,
             "inputs_per_pass": point.inputs_per_pass,
-            "loss" if self.data.is_values else "accuracy": statistics.mean(by_seed),
-            "interval": interval(by_seed, items, deviation),
+            self.data.judged_by: statistics.mean(by_seed),
+            "interval": interval(by_seed, items, results[0]["deviation"]),
             "by_seed": by_seed,
             "items": items,
             "macs": count_macs(fixed_at(model, point)).plain,
@@ -634,7 +632,8 @@ class Work:
         settings |= {"evaluation": self._some_tests(), "options": ExportOptions(max_loss=100.0)}
         for int8 in (calibration, None) if self.int8 else (None,):
             try:
-                return export(model, served, int8=int8, **settings)
+                export(model, served, int8=int8, **settings)
+                return served  # export's own answer is an absolute path
             except Exception as error:  # quantisers and exporters may raise anything
                 where = "PyTorch only" if int8 is None else "float32 only"
                 tell(f"{one.name} runs in {where}: {first_line(error)}")
@@ -663,15 +662,13 @@ class Work:
         self, row: Mapping[str, Any], served: Path, point: OperatingPoint, int8: Engine
     ) -> dict[str, Any]:
         """Shift a row by what int8 changes, with one seed and on some of the test items."""
-        key = "loss" if self.data.is_values else "accuracy"
-        changed = self._change(served, point, int8) if self.data.is_values else 0.0
-        if not self.data.is_values:
-            known = int8.manifest.mode(point.number).accuracy
+        key, known = self.data.judged_by, int8.manifest.mode(point.number).accuracy
+        if key == "accuracy":
             changed = known[int8.backend] - known["float32"]
-        graphs = int8.manifest.formats[
-            "onnx-int8" if int8.backend == "onnxruntime-int8" else int8.backend
-        ]
-        size = sum((served / path).stat().st_size for path in graphs.files)
+        else:
+            changed = self._change(served, point, int8)
+        name = int8.backend.replace("onnxruntime", "onnx")
+        size = sum((served / path).stat().st_size for path in int8.manifest.formats[name].files)
         return {
             **row,
             "name": f"{row['name']}, int8",
@@ -684,8 +681,8 @@ class Work:
         """Measure how the loss changes with int8."""
         plain, loss = Engine(served, int8.backend.partition("-")[0]), loss_of(self.data.loss)
         sums = [0.0, 0.0]
-        for inputs, *_, labels in self._some_tests():
+        for batch in self._some_tests():
             for place, engine in enumerate((plain, int8)):
-                found = loss(engine(inputs, point.number), labels)
-                sums[place] += float(found) * len(inputs)
+                run = partial(engine, active_streams=point.number)
+                sums[place] += float(loss(answer(run, batch), batch[-1])) * len(batch[0])
         return (sums[1] - sums[0]) / sum(len(batch[0]) for batch in self._some_tests())

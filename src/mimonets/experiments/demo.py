@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mimonets._figure import legend_below, need_matplotlib, new_axes, save_figure
+from mimonets._figure import family_colour, legend_below, need_matplotlib, new_axes, save_figure
 from mimonets._files import write_text
 from mimonets._show import mmac, progress
 from mimonets.checkpoints import load
@@ -26,26 +26,30 @@ from mimonets.evaluation.provenance import environment
 from mimonets.evaluation.throughput import Contender, Timing, race
 from mimonets.inference import Engine, export
 from mimonets.inference.engine import available_cores
+from mimonets.inference.manifest import MANIFEST_FILE
 from mimonets.recipes import Recipe, load_recipe
 from mimonets.recipes.execute import run_recipe, split_batches
 
 PLAIN = "digits-writers-wideresnet"
 KEYS = "digits-writers-mimoconv-narrow"
+TILES = "digits-writers-tiles-late"
+SMALL = "digits-writers-wideresnet-small"
 NETWORKS = {  # recipe -> what it is; the others are distilled from the first
     PLAIN: "plain, same size",
     KEYS: "keys",
-    "digits-writers-tiles-late": "tiles",
-    "digits-writers-wideresnet-small": "plain, cost of fast",
+    TILES: "tiles",
+    SMALL: "plain, cost of fast",
 }
 MEANING = {
     PLAIN: "plain network of the same size",
     KEYS: "keys: four inputs are bound, added and unbound",
-    "digits-writers-tiles-late": "tiles: four inputs side by side, nothing is added",
-    "digits-writers-wideresnet-small": "plain network of fast mode's cost",
+    TILES: "late tiles: four inputs side by side, nothing is added",
+    SMALL: "plain network of fast mode's cost",
 }
+EPOCHS = {KEYS: 45, TILES: 55, SMALL: 40}  # fewer than the recipes', to stay below two minutes
 MODES = {1: "slow", 2: "normal", 4: "fast"}
 BATCHES = (4, 64, 512)
-ROUNDS, WARMUP = 25, 3
+ROUNDS, WARMUP = 15, 3
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,12 @@ def run_demo(folder: Path, console: Console, epochs: int | None = None) -> dict[
     """Train the networks unless that was done before, measure them and show the record."""
     console.print(
         "Training four small networks on 1,500 handwritten digits: a plain one, and three that are "
-        "distilled from it. About three minutes on two free cores.\n"
+        "distilled from it. About two minutes on two free cores.\n"
     )
     recipes = {name: load_recipe(name) for name in NETWORKS}
-    if epochs:
-        recipes = {n: replace(r, train=replace(r.train, epochs=epochs)) for n, r in recipes.items()}
+    for name, recipe in recipes.items():
+        length = epochs or EPOCHS.get(name, recipe.train.epochs)
+        recipes[name] = replace(recipe, train=replace(recipe.train, epochs=length))
     train_all(recipes, folder)
     rows = measure(recipes, folder)
     engine = engine_name()
@@ -122,6 +127,7 @@ def train_all(recipes: Mapping[str, Recipe], folder: Path) -> None:
     if workers == 1 or all((folder / name / "result.json").exists() for name in recipes):
         for recipe in (plain, *others):
             _train(recipe, folder / recipe.name)
+            _export(folder / recipe.name)
         return
     epochs = sum(recipe.train.epochs for recipe in recipes.values())
     spawn = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads hangs
@@ -130,8 +136,11 @@ def train_all(recipes: Mapping[str, Recipe], folder: Path) -> None:
         ProcessPoolExecutor(workers, spawn) as pool,
     ):
         done = 0
-        for part in ([plain], others):
-            futures = [pool.submit(_train_apart, recipe, folder / recipe.name) for recipe in part]
+        for tasks in (
+            [(_train_apart, plain, folder), (engine_name,)],  # this one starts a second process
+            [*((_train_apart, recipe, folder) for recipe in others), (_export, folder / PLAIN)],
+        ):
+            futures = [pool.submit(*task) for task in tasks]
             while not all(future.done() for future in futures):
                 time.sleep(0.2)
                 now = sum(_epochs_done(folder / name) for name in recipes)
@@ -145,13 +154,31 @@ def _train(recipe: Recipe, run_dir: Path) -> None:
     run_recipe(recipe, run_dir, resume=run_dir.exists())  # a finished one comes back at once
 
 
-def _train_apart(recipe: Recipe, run_dir: Path) -> None:
-    """Train in a process of its own, whose messages go to a file beside the run."""
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
+def _train_apart(recipe: Recipe, folder: Path) -> None:
+    """Train in a process of its own, whose messages go to a file; export what was distilled."""
+    run_dir = folder / recipe.name
+    folder.mkdir(parents=True, exist_ok=True)
     with open(f"{run_dir}.log", "a", encoding="utf-8") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
         _train(recipe, run_dir)
+        if recipe.train.teacher:
+            _export(run_dir)
+
+
+def _export(run_dir: Path) -> None:
+    """Export a network for the engine in which it is timed, unless that was done or needs none."""
+    if engine_name() != "torch" and not (_export_of(run_dir) / MANIFEST_FILE).exists():
+        model = load(run_dir / "model")
+        export(model, _export_of(run_dir), modes=_points(model), measure=False)
+
+
+def _export_of(run_dir: Path) -> Path:
+    return run_dir.parent / "exports" / run_dir.name
+
+
+def _points(model: Any) -> list[int]:
+    return list(MODES) if model.num_streams > 1 else [1]
 
 
 def _epochs_done(run_dir: Path) -> int:
@@ -168,7 +195,7 @@ def engine_name() -> str:
 def measure(recipes: Mapping[str, Recipe], folder: Path) -> list[PointResult]:
     """Measure accuracy on the test digits, and speed, all networks interleaved."""
     models = {name: load(folder / name / "model") for name in recipes}
-    points = {n: list(MODES) if models[n].num_streams > 1 else [1] for n in recipes}
+    points = {name: _points(model) for name, model in models.items()}
     found = {
         name: evaluate(models[name], split_batches(recipe, "test"), points[name])
         for name, recipe in recipes.items()
@@ -203,10 +230,7 @@ def _time(
     chosen = engine_name()
     engines = {}
     for name, model in models.items():
-        source = model
-        if chosen != "torch":
-            place = folder / "exports" / name
-            source = export(model, place, modes=points[name], measure=False)
+        source = model if chosen == "torch" else _export_of(folder / name)
         engines[name] = Engine(source, chosen, threads=1)
     contenders, keys = [], {}
     for name, engine in engines.items():
@@ -254,14 +278,13 @@ def draw(rows: Sequence[PointResult], path: Path) -> Path | str:
     except ValueError as error:
         return f"none. {error}"
     figure, axes = new_axes(width=7.0, height=4.6)
-    styles = dict(zip(NETWORKS, ("C7o", "C0o", "C1s", "C7D"), strict=True))
     handles = []
-    for name, meaning in MEANING.items():
+    for (name, meaning), marker in zip(MEANING.items(), "ooos", strict=True):
         some = [row for row in rows if row.recipe == name]
         speed = [row.inputs_per_second[64] for row in some]
         percent = [100 * row.accuracy for row in some]
         reach = [[100 * abs(row.accuracy - row.interval[side]) for row in some] for side in (0, 1)]
-        colour, marker = styles[name][:2], styles[name][2]
+        colour = family_colour(meaning)
         style = {"color": colour, "marker": marker, "capsize": 3, "elinewidth": 0.8}
         handles.append(axes.errorbar(speed, percent, yerr=reach, label=meaning, **style))
         for row, x, y in zip(some, speed, percent, strict=True):

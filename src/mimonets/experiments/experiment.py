@@ -136,7 +136,8 @@ class Experiment:
             return [path]
         plot = folder / f"{self.name}.png"
         self.draw(record, plot)
-        return [path, plot]
+        slopes = folder / f"{self.name}-slopes.png"
+        return [path, plot, *([slopes] if slopes.exists() else [])]
 
     def _present_names(self, scale: float) -> dict[str, str]:
         """Give the names of all trials by these and their former ones."""

@@ -1,6 +1,7 @@
 """Draw what an experiment measured, beside what the paper reports."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -19,6 +20,7 @@ from mimonets._figure import (
     new_figure,
     save_figure,
 )
+from mimonets._seeds import mean_and_deviation
 from mimonets.experiments.experiment import Record
 from mimonets.experiments.plan import Average
 
@@ -249,6 +251,54 @@ def draw_against_epochs(record: Record, path: Path) -> Path:
     _label(axes, "epochs")
     axes.set_ylabel("validation accuracy, %")
     return _finish(figure, record, path, axes)
+
+
+def draw_slopes(record: Record, path: Path) -> Path | None:
+    """Draw the mean slope of parametric ReLUs against inputs per pass, and over the epochs.
+
+    Trials whose names differ in the number of streams only form a line. Nothing is drawn without
+    such a line; the epochs need runs that noted their slopes.
+    """
+    lines: dict[str, dict[int, list[Record]]] = {}
+    for run in record.get("runs", []):
+        streams = re.search(r"-n(\d+)", run["trial"])
+        if streams and run.get("slopes"):
+            line = lines.setdefault(run["trial"].replace(streams[0], "", 1), {})
+            line.setdefault(int(streams[1]), []).append(run)
+    lines = {name: line for name, line in lines.items() if len(line) > 1}
+    noted = [
+        (f"{name}, N={n}", [row for row in runs[0]["history"] if "slope" in row])
+        for name, line in lines.items()
+        for n, runs in sorted(line.items())
+    ]
+    noted = [(name, rows) for name, rows in noted if rows]
+    if not lines:
+        return None
+    figure = new_figure(9.0 if noted else 6.4, 4.0)
+    panels = list(figure.subplots(1, 1 + bool(noted), sharey=True, squeeze=False)[0])
+    for name, line in lines.items():
+        ends = {n: [fmean(run["slopes"].values()) for run in line[n]] for n in sorted(line)}
+        means, spread = zip(*map(mean_and_deviation, ends.values()), strict=True)
+        sides = [deviation or 0.0 for deviation in spread]
+        (drawn, *_) = panels[0].errorbar([*ends], means, sides, fmt="o-", capsize=3, label=name)
+        once = {n: found[0] for n, found in ends.items() if len(found) == 1}
+        panels[0].plot(*_pairs(once), "o", color=drawn.get_color(), mfc="white", zorder=3)
+    ticks = sorted({n for line in lines.values() for n in line})
+    panels[0].set_xscale("log", base=2)
+    panels[0].set_xticks(ticks, [str(tick) for tick in ticks])
+    panels[0].set_xlabel("inputs per pass, at the end of training (hollow: one seed)")
+    panels[0].set_ylabel("mean slope b (0: ReLU, 1: linear)")
+    for name, rows in noted:
+        panels[1].plot(*_pairs({row["epoch"]: row["slope"] for row in rows}), label=name)
+        panels[1].set_xlabel("epochs (the first seed)")
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8)
+    return _finish(figure, {**record, "title": "Slopes of parametric ReLUs"}, path)
+
+
+def _pairs(values: dict[int, float]) -> tuple[list[int], list[float]]:
+    return list(values), list(values.values())
 
 
 DRAWINGS = {

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._messages import did_you_mean
-from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
 from mimonets.experiments.bounds_plots import plot_bounds, plot_relu_kernel
+from mimonets.experiments.bounds_report import measure_bounds, measure_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record
-from mimonets.experiments.figures import DRAWINGS, draw_averages
+from mimonets.experiments.figures import DRAWINGS, draw_averages, draw_slopes
 from mimonets.experiments.plan import Plan, load_plan, plan_names, read_plan
 from mimonets.experiments.sweep import measure_plan
 
 # What the paper shows without numbers of its own, and where those that belong to it are.
 ELSEWHERE = {
     "figures 1 to 3, figure of dynamic inference, table of VSA operations": "drawings",
-    "appendix E, figure of ReLU slopes": "no numbers are printed; runs of epochs keep theirs",
+    "appendix E, figure of ReLU slopes": "no numbers are printed; mnist and epochs draw theirs",
     "appendix F, table of the setup on LRA": "the recipes: mimonets recipes lra-text-performer",
     "appendix F, table of training times on LRA": "runs of lra keep theirs; the paper's: an A100",
 }
@@ -78,9 +78,18 @@ def trained(plan: Plan) -> Experiment:
         order=plan.order,
         needs_gpu=plan.needs_gpu,
         measure=partial(measure_plan, plan),
-        draw=partial(draw_averages, plan.averages) if plan.averages else DRAWINGS[plan.axis],
+        draw=partial(_draw_plan, plan),
         plan=plan,
     )
+
+
+def _draw_plan(plan: Plan, record: Record, path: Path) -> None:
+    """Draw the accuracies of a plan and, beside them, the slopes that its networks learned."""
+    if plan.averages:
+        draw_averages(plan.averages, record, path)
+    else:
+        DRAWINGS[plan.axis](record, path)
+    draw_slopes(record, path.with_stem(f"{path.stem}-slopes"))
 
 
 def _of_report(plot: Callable[[dict[str, Any], Path], object]) -> Callable[[Record, Path], object]:

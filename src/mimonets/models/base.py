@@ -56,14 +56,15 @@ def eval_mode(model: AnyModule, *, inference: bool = True) -> Iterator[AnyModule
         inference: in PyTorch's inference mode, whose tensors no backward pass can use later;
             tracing and compiling need plain ones.
     """
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         with torch.inference_mode() if inference else torch.no_grad():
             yield model
     finally:
-        for module, flag in was_training.items():
-            module.training = flag
+        for module in training:
+            module.training = True
 
 
 def name_of(model: object) -> str:

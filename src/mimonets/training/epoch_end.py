@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from itertools import islice
+from statistics import fmean
 
 from torch import nn
 
@@ -30,6 +31,8 @@ def end_epoch(state: TrainState, epoch: int) -> Row:
         "gradient_norm": state.filter.end_epoch(),
         "inputs_per_second": state.tally.speed(),
     }
+    if slope := slopes(state.model):
+        row["slope"] = fmean(slope.values())  # of parametric ReLUs
     state.tally.clear()
     return row
 
@@ -81,7 +84,7 @@ def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None
     which nobody asks about.
     """
     streams, config = state.model.num_streams, state.config
-    mixed = config.mixup > 0 and config.recalibrate_mixed
+    mixed = config.mixup > 0
     trained = set(config.mode_shares(streams)) - set(untrained_modes(state.model))
     trained = set() if mixed else trained
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]
