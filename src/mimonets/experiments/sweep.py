@@ -142,7 +142,8 @@ def _run_on_ray(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> list[Ou
             return outcomes
         for reference in running:
             ray.cancel(reference)  # training saves and ends
-        ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
+        if running:
+            ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
     interrupted = KeyboardInterrupt()
     interrupted.saved = f"What {len(running)} runs had trained is saved."  # type: ignore[attr-defined]
     raise interrupted
