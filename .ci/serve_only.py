@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +20,10 @@ ADDRESS = "http://127.0.0.1:8931"
 
 
 def answer(images, seconds=60):
-    """Ask the server that is starting, in its slow mode."""
+    """Ask the server that is starting, for one pass."""
     tensor = {"name": "input", "datatype": "FP32", "shape": images.shape}
     question = {"inputs": [tensor | {"data": images.ravel().tolist()}]}
-    body = json.dumps(question | {"parameters": {"mode": "slow"}}).encode()
+    body = json.dumps(question | {"parameters": {"superpose": True}}).encode()
     while True:
         try:
             with urllib.request.urlopen(f"{ADDRESS}/v2/models/model/infer", body) as response:
@@ -37,8 +38,8 @@ def answer(images, seconds=60):
 
 assert find_spec("torch") is None, "this environment has PyTorch"
 engine = mn.Engine(sys.argv[1])
-images = np.random.default_rng(0).standard_normal((5, *engine.input_spec.shape), np.float32)
-expected = engine(images, active_streams=1)
+images = np.random.default_rng(0).standard_normal((4, *engine.input_spec.shape), np.float32)
+expected = engine(images, active_streams=4)
 command = ["-m", "mimonets.cli.main", "serve", f"model={sys.argv[1]}", "--port", ADDRESS[-4:]]
 with subprocess.Popen([sys.executable, *command]) as server:
     try:

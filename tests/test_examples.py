@@ -14,12 +14,15 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def test_the_shipped_digits_network_reads_sixteen_digits(capsys):
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     runpy.run_path(str(EXAMPLES / "shipped_weights.py"))
-    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    *lines, last = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines}
     assert list(rows) == ["labels", "fast", "slow"]
     assert rows["labels"] == [str(label) for label in digits.target[-297:][:16]]
     for mode in ("fast", "slow"):
         right = sum(a == b for a, b in zip(rows[mode], rows["labels"], strict=True))
         assert right >= 14, mode
+        assert f"{mode} mode" in last
+        assert f"{right} " in last
 
 
 def test_the_tour_runs_as_a_program_and_is_a_notebook(capsys):
@@ -48,10 +51,10 @@ def beside(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
-def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys, beside):
-    import own_network
-
-    rows = own_network.main(epochs=1)
+def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["own_network.py", "1"])
+    found = runpy.run_path(str(EXAMPLES / "own_network.py"), run_name="__main__")
+    rows = [*found["rows"], found["four"], found["small"]]
     assert [row[:2] for row in rows] == [
         ("CNN", 1),
         ("CNN in superposition", 1),
@@ -62,7 +65,9 @@ def test_a_cnn_of_ones_own_takes_four_digits_per_pass(capsys, beside):
     assert macs[2] < 0.4 * macs[0] < 0.4 * macs[1]
     assert macs[3] == pytest.approx(macs[2], rel=0.1)  # what one would pick instead
     assert rows[0][2] > 0.3
-    assert "CNN in superposition, 4 per pass: " in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert said[2].startswith("CNN in superposition, 4 per pass: ")
+    assert said[-1].startswith(f"At {macs[2]:.1f} MMAC: {rows[2][2]:.1%} superposed, ")
 
 
 def test_a_resnet_with_weights_from_files_takes_four_images_per_pass(tmp_path, beside):
@@ -95,7 +100,8 @@ def test_an_example_fits_on_a_screen(path):
     assert len(path.read_text().splitlines()) <= 65
 
 
-def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path, beside):
+@pytest.mark.usefixtures("torch_only", "beside")
+def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path):
     import compare_digits
 
     toy = {"steps": 20, "seeds": 1, "streams": (4,), "int8": False}

@@ -294,6 +294,16 @@ def test_a_candidate_that_fails_says_why_and_the_others_go_on(digits, tmp_path, 
     assert [one["name"] for one in found["rows"]] == ["as it is"]
 
 
+def test_where_no_training_works_it_says_so_in_a_sentence(digits, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(candidates, "train", fail)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ValueError, match="No candidate.*as it is: training failed: out of memory"):
+        compare(network, digits, out=tmp_path / "out", **SHORT)
+
+
 @pytest.mark.slow
 def test_int8_of_each_takes_part_and_is_served(digits, mine, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(mine.parent))

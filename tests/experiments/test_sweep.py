@@ -8,13 +8,21 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from experiments.test_trained import PLAN, TRIAL
 from mimonets.cli.main import main
 from mimonets.experiments import RunOptions
-from mimonets.experiments.sweep import choose_jobs, measure_plan, on_worker, progress_line
+from mimonets.experiments.sweep import (
+    _task_maker,
+    choose_jobs,
+    measure_plan,
+    on_worker,
+    progress_line,
+    ray_started,
+)
 from mimonets.experiments.trained import attempt, run_folder
 from mimonets.recipes.execute import run_recipe
 from mimonets.training.lock import HOLDER_FILE, FolderLock
@@ -102,7 +110,8 @@ def test_a_ray_that_does_not_start_is_one_sentence(tmp_path, capsys, monkeypatch
     def init(**_):
         raise ConnectionError("no room\nmore")
 
-    monkeypatch.setitem(sys.modules, "ray", type("Ray", (), {"init": init}))
+    ray = SimpleNamespace(init=init, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     place = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path))
     assert main(["reproduce", "demo-seeds", "--workers", "2", *place]) == 2
@@ -110,10 +119,49 @@ def test_a_ray_that_does_not_start_is_one_sentence(tmp_path, capsys, monkeypatch
     assert "Ray could not be started or reached at RAY_ADDRESS=head:6379: no room. Try" in said
 
 
+def test_ray_is_started_once_more_if_that_takes_too_long(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    started = []
+
+    def init(**options):
+        started.append(options)
+        if len(started) == 1:
+            raise RuntimeError("The current node timed out during startup.")
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: None)
+    with ray_started(ray, 3):
+        assert [one["num_cpus"] for one in started] == [3, 3]
+
+
 def test_a_machine_that_does_not_see_the_runs_says_so(tmp_path):
     outcome, _ = on_worker(ONE, 0, RunOptions(runs=tmp_path), tmp_path / ".sweep-0")
     assert outcome.state == "failed"
     assert f"does not see {tmp_path}: choose --runs on a file system" in outcome.words
+
+
+def machines_with(**resources):
+    """A Ray that knows one machine, and gives the options of a task in place of the task."""
+    machine = {"Alive": True, "Resources": resources}
+    task = type("Task", (), {"options": lambda _, **options: options})()
+    return SimpleNamespace(
+        cluster_resources=lambda: resources,
+        nodes=lambda: [machine],
+        remote=lambda **_: lambda function: task,
+    )
+
+
+def test_a_run_takes_gpus_where_there_are_any_and_cores_elsewhere():
+    two = ONE.changed(["train.devices=2"])
+    options = RunOptions(cpus_per_run=3, needs_gpu=True)
+    make = _task_maker(machines_with(CPU=8, GPU=2), [(ONE, 0), (two, 0)], options)
+    assert make((ONE, 0)) == {"num_cpus": 3, "num_gpus": 1, "name": "small/seed-0"}
+    assert make((two, 0)) == {"num_cpus": 6, "num_gpus": 2, "name": "small/seed-0"}
+    make = _task_maker(machines_with(CPU=8), [(two, 0)], replace(options, needs_gpu=False))
+    assert make((two, 0)) == {"num_cpus": 6, "name": "small/seed-0"}
+    with pytest.raises(ValueError, match="needs a GPU.*RAY_ADDRESS.*--anyway"):
+        _task_maker(machines_with(CPU=8), [(ONE, 0)], options)
+    with pytest.raises(ValueError, match="6 CPUs and 2 GPUs.*lower --devices or --cpus-per-run"):
+        _task_maker(machines_with(CPU=8, GPU=1), [(two, 0)], options)
 
 
 def test_a_line_says_how_far_a_run_is(tmp_path):
@@ -233,8 +281,9 @@ def test_a_sweep_that_is_stopped_saves_and_resumes(start, tmp_path, number):
     assert "What 2 runs had trained is saved. The same command resumes it." in said
     assert not any((folder / HOLDER_FILE).exists() for folder in held), "they ended by themselves"
     before = {folder: (folder / "metrics.jsonl").read_text() for folder in held}
-    again = start("--workers", "2", epochs=20, stderr=subprocess.DEVNULL)
-    assert again.wait(500) == 0
+    again = start("--workers", "2", epochs=20)
+    said = again.communicate(timeout=500)[1]
+    assert again.returncode == 0, said
     for folder, rows in before.items():
         assert (folder / "metrics.jsonl").read_text().startswith(rows)
 

@@ -164,8 +164,7 @@ def test_after_mixup_batch_norm_is_measured_on_unmixed_inputs_in_every_mode(tmp_
         settings = {
             "mixup": 1.0,
             "fast_share": 0.5,
-            "recalibrate_mixed": on,
-            "recalibrate_batches": 4,
+            "recalibrate_batches": 4 if on else 0,
         }
         train(model, data, tiny_config(epochs=2, **settings), run_dir=tmp_path / str(on))
         kept[on] = mn.load(tmp_path / str(on) / "model")

@@ -115,20 +115,17 @@ def test_several_devices_train_what_one_does(tmp_path, devices, kinds):
 
 @slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("stops", "devices", "steps"), [(20, 2, 90), (5, 4, 40)])
+@pytest.mark.parametrize(("stops", "devices", "steps"), [(20, 2, 150), (4, 4, 60)])
 def test_stops_at_random_moments_change_no_weight(tmp_path, stops, devices, steps):
     (tmp_path / "stopped").mkdir()
     (tmp_path / "whole").mkdir()
-    options = {"devices": devices, "steps": steps, "pause": 0.03}
-    found = stop_again_and_again(tmp_path / "stopped", 1, stops, **options)
-    assert len(set(found)) == stops
-    stop_again_and_again(tmp_path / "whole", 1, 0, **options)
+    found = stop_again_and_again(tmp_path / "stopped", 1, stops, devices, steps, pause=0.05)
+    assert found == sorted(set(found))
+    assert len(found) == stops
+    assert found[-1] < steps
+    assert stop_again_and_again(tmp_path / "whole", 1, 0, devices, steps, pause=0) == []
     stopped, whole = (mn.load(tmp_path / name / "run/model") for name in ("stopped", "whole"))
-    if devices == 2:
-        assert same_weights(stopped, whole)
-    wanted = whole.state_dict()  # sums over four are rounded in another order after a start
-    for name, value in stopped.state_dict().items():
-        torch.testing.assert_close(value, wanted[name], rtol=1e-3, atol=1e-4, msg=name)
+    assert same_weights(stopped, whole)
 
 
 @slow

@@ -8,12 +8,10 @@ a run's folder keeps two workers, or two people, from training it at the same ti
 import json
 import os
 import shlex
-import signal
 import socket
-import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +31,7 @@ from mimonets.experiments.trained import (
 )
 from mimonets.experiments.verdict import Row
 from mimonets.training.lock import HOLDER_FILE
-from mimonets.training.progress import TrainingInterrupted, epoch_line
+from mimonets.training.progress import TrainingInterrupted, epoch_line, listening_for_stop
 
 Job = tuple[Trial, int]  # a run: what is trained, with which seed
 RETRIES = 5  # so often a run is started anew whose worker was lost
@@ -78,42 +76,24 @@ def choose_jobs(plan: Plan, options: RunOptions) -> list[Job]:
 
 def run_jobs(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> list[Outcome]:
     """Train all runs, each after its teacher, and sum up at the end what went wrong."""
-    outcomes: dict[str, Outcome] = {}
     if options.workers is None or not jobs:
-        for job in jobs:
-            outcome = _blocked(plan, job, outcomes, options) or attempt(*job, options)
-            outcomes[outcome.label] = outcome
+        outcomes = [attempt(*job, options) for job in jobs]
     else:
-        _run_on_ray(plan, list(jobs), options, outcomes)
+        outcomes = _run_on_ray(plan, jobs, options)
     reasons: dict[str, list[str]] = {}
-    for one in outcomes.values():
+    for one in outcomes:
         if one.state == "failed":
             reasons.setdefault(one.words, []).append(one.label)
     for words, labels in reasons.items():
         several = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         options.tell(f"FAILED {labels[0]}{several}: {words}")
-    left = [one.label for one in outcomes.values() if one.state == "left"]
+    left = [one.label for one in outcomes if one.state == "left"]
     if left:
         options.tell(
             f"left out {len(left)} runs, such as {left[0]}: run this again, or with --report, when "
             f"those that train them have ended"
         )
-    return list(outcomes.values())
-
-
-def _blocked(
-    plan: Plan, job: Job, outcomes: dict[str, Outcome], options: RunOptions
-) -> Outcome | None:
-    """Leave a run out whose teacher was not trained; None: nothing is in its way."""
-    trial, seed = job
-    for teacher in plan.teachers_of(trial):
-        found = outcomes.get(run_label(teacher, seed))
-        if found is not None and found.state != "done":
-            reason = "diverged" if found.state == "diverged" else "was not trained"
-            label = run_label(*job)
-            options.tell(f"left out {label}: its teacher {reason}")
-            return Outcome(label, "left", f"its teacher {reason}")
-    return None
+    return outcomes
 
 
 def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
@@ -124,10 +104,8 @@ def _earlier_run(trial: Trial, seed: int, options: RunOptions) -> Record | None:
     return next(found, None)
 
 
-def _run_on_ray(
-    plan: Plan, waiting: list[Job], options: RunOptions, outcomes: dict[str, Outcome]
-) -> None:
-    """Keep as many runs under way as were asked for, and note what becomes of each."""
+def _run_on_ray(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> list[Outcome]:
+    """Keep as many runs under way as were asked for, and collect what becomes of each."""
     ray = need("ray", extra="ray", what="Training several runs at a time (--workers)")
     there = replace(
         options,
@@ -136,75 +114,65 @@ def _run_on_ray(
         earlier=(),
         tell=str,  # each task tells what it has to when it ends
     )
+    waiting, outcomes = list(jobs), []
+    tasks: dict[str, Any] = {}
     running: dict[Any, Job] = {}
     cores = max(os.cpu_count() or 1, (options.workers or 1) * options.cpus_per_run)
-    with ray_started(ray, cores), _seen_by_all(there.runs) as token, _Watch(options) as watch:
-        task = _make_task(ray, waiting, options)
+    with (
+        ray_started(ray, cores),
+        _seen_by_all(there.runs) as token,
+        _progress(there.runs) as show,
+        listening_for_stop() as stop,
+    ):
+        make_task = _task_maker(ray, jobs, options)
         most = f", at most {options.workers} at a time" if options.workers else ""
-        options.tell(f"{len(waiting)} runs to train, test or skip on Ray{most}")
-        try:
-            while waiting or running:
-                for job in _ready(plan, waiting, running):
-                    if options.workers and len(running) >= options.workers:
-                        break
-                    waiting.remove(job)
-                    blocked = _blocked(plan, job, outcomes, options)
-                    if blocked is not None:
-                        outcomes[blocked.label] = blocked
-                        continue
-                    running[task(job).remote(*job, there, token)] = job
-                done = ray.wait(list(running), timeout=1.0)[0] if running else []
-                watch.show(running.values())
-                for reference in done:
-                    outcome = _collect(ray, reference, running.pop(reference), options)
-                    outcomes[outcome.label] = outcome
-        except KeyboardInterrupt as stop:
-            for reference in running:
-                ray.cancel(reference)  # training saves and ends
-            if running:
-                ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
-            stop.saved = f"What {len(running)} runs had trained is saved."  # type: ignore[attr-defined]
-            raise
-
-
-def _ready(plan: Plan, waiting: list[Job], running: dict[Any, Job]) -> list[Job]:
-    """List the runs whose teachers are neither waiting nor under way."""
-    busy = {run_label(*job) for job in (*waiting, *running.values())}
-    return [
-        (trial, seed)
-        for trial, seed in waiting
-        if not any(run_label(teacher, seed) in busy for teacher in plan.teachers_of(trial))
-    ]
+        options.tell(f"{len(jobs)} runs to train, test or skip on Ray{most}")
+        while (waiting or running) and not stop:
+            while waiting and not 0 < (options.workers or 0) <= len(running):
+                trial, seed = job = waiting.pop(0)
+                names = [run_label(teacher, seed) for teacher in plan.teachers_of(trial)]
+                teachers = [tasks[name] for name in names if name in tasks]  # Ray waits for them
+                reference = make_task(job).remote(*job, there, token, *teachers)
+                tasks[run_label(*job)] = reference
+                running[reference] = job
+            done = ray.wait(list(running), timeout=1.0)[0]
+            show(running.values())
+            outcomes += [_collect(ray, one, running.pop(one), options) for one in done]
+        if not stop or not (waiting or running):
+            return outcomes
+        for reference in running:
+            ray.cancel(reference)  # training saves and ends
+        if running:
+            ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
+    interrupted = KeyboardInterrupt()
+    interrupted.saved = f"What {len(running)} runs had trained is saved."  # type: ignore[attr-defined]
+    raise interrupted
 
 
 @contextmanager
 def ray_started(ray: Any, cores: int) -> Iterator[None]:
-    """Join the cluster that RAY_ADDRESS names, or start Ray here; SIGTERM interrupts, as Ctrl-C."""
+    """Join the cluster that RAY_ADDRESS names, or start Ray here."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # workers give way to others by default
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     address = os.environ.get("RAY_ADDRESS")
-    try:
-        if address:
+    if not address:
+        quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
+    for again in (not address, False):  # its half a minute is too little for a busy machine
+        try:
             ray.init(**quiet)
-        else:
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
-    except Exception as error:  # Ray has many kinds of them
-        where = f"at RAY_ADDRESS={address}" if address else "on this machine"
-        raise ValueError(
-            f"Ray could not be started or reached {where}: {first_line(error)}. Try again, or "
-            f"leave out --workers."
-        ) from error
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, interrupt) if main else None
+            break
+        except Exception as error:  # Ray has many kinds of them
+            ray.shutdown()
+            if again:
+                continue
+            where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+            raise ValueError(
+                f"Ray could not be started or reached {where}: {first_line(error)}. Try again, or "
+                f"leave out --workers."
+            ) from error
     try:
         yield
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
         ray.shutdown()
 
 
@@ -220,7 +188,7 @@ def _seen_by_all(runs: Path) -> Iterator[Path]:
         token.unlink(missing_ok=True)
 
 
-def _make_task(ray: Any, jobs: Sequence[Job], options: RunOptions) -> Any:
+def _task_maker(ray: Any, jobs: Sequence[Job], options: RunOptions) -> Callable[[Job], Any]:
     """Give the task of a run, which takes GPUs where there are any; refuse what fits nowhere."""
     gpus = ray.cluster_resources().get("GPU", 0) > 0
     if options.needs_gpu and not gpus:
@@ -228,31 +196,32 @@ def _make_task(ray: Any, jobs: Sequence[Job], options: RunOptions) -> Any:
             "This plan needs a GPU, and Ray has found none: name a cluster that has some "
             "(RAY_ADDRESS), or start it here all the same with --anyway."
         )
-    remote = ray.remote(on_worker)
 
-    def needs(job: Job) -> dict[str, float]:
+    def needs(job: Job) -> dict[str, int]:
         devices = job[0].load(job[1]).train.devices
-        cpus = options.cpus_per_run * devices
-        return {"num_cpus": cpus, "num_gpus": devices} if gpus else {"num_cpus": cpus}
+        return {"CPU": options.cpus_per_run * devices} | ({"GPU": devices} if gpus else {})
 
-    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for wanted in {tuple(needs(job).items()) for job in jobs}:
-        if not any(all(one.get(names[n], 0) >= count for n, count in wanted) for one in machines):
-            words = " and ".join(f"{count:g} {names[n]}s" for n, count in wanted)
+        if not any(all(one.get(name, 0) >= count for name, count in wanted) for one in machines):
+            words = " and ".join(f"{count} {name}s" for name, count in wanted)
             raise ValueError(
                 f"A run takes {words}, more than any machine that Ray knows has: lower --devices "
                 f"or --cpus-per-run."
             )
-    return lambda job: remote.options(
-        **needs(job), max_retries=RETRIES, retry_exceptions=False, name=run_label(*job)
-    )
+    remote = ray.remote(max_retries=RETRIES, retry_exceptions=False)(on_worker)
+
+    def make(job: Job) -> Any:
+        wanted = {f"num_{name.lower()}s": count for name, count in needs(job).items()}
+        return remote.options(**wanted, name=run_label(*job))
+
+    return make
 
 
 def on_worker(
-    trial: Trial, seed: int, options: RunOptions, token: Path
+    trial: Trial, seed: int, options: RunOptions, token: Path, *teachers: object
 ) -> tuple[Outcome, list[str]]:
-    """Train and test one run in a worker of Ray; returns what to tell as well."""
+    """Train and test one run in a worker of Ray, after its teachers; says what to tell as well."""
     import torch
 
     if not token.exists():
@@ -284,37 +253,26 @@ def _collect(ray: Any, reference: Any, job: Job, options: RunOptions) -> Outcome
     return outcome
 
 
-class _Watch:
+@contextmanager
+def _progress(runs: Path) -> Iterator[Callable[[Iterable[Job]], None]]:
     """On a terminal, show one line for each run that is under way."""
+    from rich.console import Console
+    from rich.live import Live
 
-    def __init__(self, options: RunOptions) -> None:
-        from rich.console import Console
-        from rich.live import Live
+    console = Console(stderr=True)
 
-        console = Console(stderr=True)
-        self._live = Live(console=console, transient=True) if console.is_terminal else None
-        self._runs = options.runs
-
-    def show(self, jobs: Iterable[Job]) -> None:
-        """Look into the folders of these runs."""
-        if self._live is None:
-            return
-        folders = {job: run_folder(*job, self._runs) for job in jobs}
+    def lines(jobs: Iterable[Job]) -> str:
+        folders = {job: run_folder(*job, runs) for job in jobs}
         begun = [job for job, folder in folders.items() if (folder / HOLDER_FILE).exists()]
-        lines = [f"{run_label(*job)}  {progress_line(*job, folders[job])}" for job in begun]
+        found = [f"{run_label(*job)}  {progress_line(*job, folders[job])}" for job in begun]
         waiting = len(folders) - len(begun)
-        self._live.update(
-            "\n".join([*lines, *([f"{waiting} wait for a worker"] if waiting else [])])
-        )
+        return "\n".join([*found, *([f"{waiting} wait for a worker"] if waiting else [])])
 
-    def __enter__(self) -> "_Watch":
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+    if not console.is_terminal:
+        yield lambda jobs: None
+        return
+    with Live(console=console, transient=True) as live:
+        yield lambda jobs: live.update(lines(jobs))
 
 
 def progress_line(trial: Trial, seed: int, folder: Path) -> str:

@@ -75,10 +75,12 @@ def train_and_test(trial: Trial, seed: int, options: RunOptions) -> Outcome:
     folder, label = run_folder(trial, seed, options.runs), run_label(trial, seed)
     if (folder / DIVERGED).exists():
         return Outcome(label, "done")  # nothing new
-    if trial.teacher and (options.runs / trial.teacher / f"seed-{seed}" / DIVERGED).exists():
-        return Outcome(label, "left", "its teacher diverged")
-    teacher = teacher_settings(trial, seed, options.runs)
-    recipe = trial.load(seed, teacher).with_data_dir(options.data_dir)
+    teacher = options.runs / trial.teacher / f"seed-{seed}"
+    if trial.teacher and teacher.is_dir() and not (teacher / "model").is_dir():
+        reason = "diverged" if (teacher / DIVERGED).exists() else "was not trained"
+        return Outcome(label, "left", f"its teacher {reason}")
+    recipe = trial.load(seed, teacher_settings(trial, seed, options.runs))
+    recipe = recipe.with_data_dir(options.data_dir)
     if not (folder / "result.json").exists():
         options.tell(f"training {label}")
     try:  # of a finished run this checks only that it is one of this recipe

@@ -30,7 +30,7 @@ OTHERWISE = (
     *("epochs", "steps", "seed", "lr", "lr_ends", "warmup", "label_smoothing", "weight_decay"),
     *("schedule", "momentum", "cycle_momentum", "betas", "epsilon", "decay_all", "grad_filter"),
     *("grad_clip", "accelerator", "devices", "threads", "compile", "keep", "evaluate_every"),
-    *("recalibrate_batches", "recalibrate_mixed", "temperature", "distill", "teacher", "precision"),
+    *("recalibrate_batches", "temperature", "distill", "teacher", "precision"),
     *("retrieval", "exact", "solo", "curriculum"),
 )
 

@@ -29,9 +29,11 @@ REMOVED: dict[str, Any] = {  # settings that are gone -> their default, which is
     "checkpoint_every": None,
     "checkpoint_seconds": 600.0,
     "evaluate_modes": None,
+    "recalibrate_mixed": True,
 }
 REPLACED = {"start_lr": "lr_ends", "final_lr": "lr_ends"}  # settings that have another name
-REMOVED_WITHOUT_EFFECT = {"checkpoint_every", "checkpoint_seconds"}  # on the trained weights
+# On the trained weights.
+REMOVED_WITHOUT_EFFECT = {"checkpoint_every", "checkpoint_seconds", "recalibrate_mixed"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +109,8 @@ class TrainConfig(Config):
     # What is measured and kept.
     keep: KeptModel | None = None  # the model to measure; None: best if there is validation data
     evaluate_every: int = integer(1, least=0)  # epochs; 0: only at the end
-    recalibrate_batches: int = integer(8, least=0)  # for batch norm in modes not trained; 0: do not
-    recalibrate_mixed: bool = True  # after mixup in all modes, on as many unmixed batches
+    # For batch norm in modes that are not trained, after mixup in all; 0: do not.
+    recalibrate_batches: int = integer(8, least=0)
 
     def __post_init__(self) -> None:
         """Check all settings; what JSON or YAML wrote as text or lists gets its type back."""

@@ -84,7 +84,7 @@ def calibrate(state: TrainState, batches: Batches, modes: tuple[int, ...] | None
     which nobody asks about.
     """
     streams, config = state.model.num_streams, state.config
-    mixed = config.mixup > 0 and config.recalibrate_mixed
+    mixed = config.mixup > 0
     trained = set(config.mode_shares(streams)) - set(untrained_modes(state.model))
     trained = set() if mixed else trained
     missing = [m for m in range(1, streams + 1) if m not in trained and m in (modes or (m,))]

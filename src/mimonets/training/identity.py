@@ -24,12 +24,11 @@ FREE = frozenset(
         "train.accelerator",
         "train.devices",
         "train.keep",
-        "train.recalibrate_mixed",
     }
 )
 
 # What runs did before there was a setting for it, where that is not today's default.
-BEFORE = {"train": {"slow_inputs": "per-stream", "recalibrate_mixed": False}}
+BEFORE = {"train": {"slow_inputs": "per-stream"}}
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,17 @@ def launch_fabric(config: TrainConfig, model: Any) -> Any:
     # of widths that do not run. The other processes should not wait for them.
     points = [point.inputs_per_pass for point in operating_points(model)]
     unused = config.retrieval > 0 or len(points) > len(set(points))
-    strategy = "ddp_find_unused_parameters_true" if unused else "ddp"
+    processes = config.devices * num_machines()
+    # After its first step DDP adds gradients in another order, which more than two processes round
+    # otherwise: a resumed run would differ in the last bit. Looking for unused ones it does not.
+    exact = processes > 2 and not torch.cuda.is_available()
+    strategy = "ddp_find_unused_parameters_true" if unused or exact else "ddp"
     try:
         fabric = library.Fabric(
             accelerator=config.accelerator,
             devices=config.devices,
             num_nodes=num_machines(),
-            strategy=strategy if config.devices * num_machines() > 1 else "auto",
+            strategy=strategy if processes > 1 else "auto",
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
     except Exception as error:  # Fabric has many kinds of them
