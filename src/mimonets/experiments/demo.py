@@ -287,7 +287,7 @@ def draw(rows: Sequence[PointResult], path: Path) -> Path | str:
         colour = family_colour(meaning)
         style = {"color": colour, "marker": marker, "capsize": 3, "elinewidth": 0.8}
         handles.append(axes.errorbar(speed, percent, yerr=reach, label=meaning, **style))
-        side = {"ha": "right", "xytext": (-5, -12)} if name == TILES else {"xytext": (5, 4)}
+        side = {"ha": "right", "xytext": (-5, -12)} if name == KEYS else {"xytext": (5, 4)}
         for row, x, y in zip(some, speed, percent, strict=True):
             axes.annotate(row.mode, (x, y), textcoords="offset points", color=colour, **side)
     axes.set_xlabel("inputs per second at batch 64, one thread")
