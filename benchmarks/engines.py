@@ -50,6 +50,8 @@ from mimonets.recipes.execute import read_run
 RESULT = Path(__file__).parents[1] / "results" / "bench-engines.json"
 ENGINES = ("torch", "onnxruntime", "openvino", "openvino-bf16", "onnxruntime-int8", "openvino-int8")
 BATCH = 16
+RUNTIMES = {"onnxruntime": "onnx", "openvino": "openvino"}  # and the format of each
+MODES_WRITTEN = (1, 2, 4)
 SIZE = 1536  # of the matrices whose product is the machine's best
 
 # A process without PyTorch, as a server would be: open modes, call each with one group.
@@ -57,7 +59,7 @@ OPEN_AND_MEASURE = """
 import json, sys, time
 import numpy as np
 from mimonets.inference import Engine
-from mimonets.inference.choose import example_inputs
+from mimonets.inference.engine import example_inputs
 
 start = time.process_time()
 engine = Engine(sys.argv[1], sys.argv[2], threads=int(sys.argv[3]))
@@ -81,19 +83,35 @@ def networks():
 
 
 def prepare(folder):
-    """Export both networks in float32 and int8; what int8 costs does not matter here."""
+    """Export both networks in float32 and int8; what int8 costs does not matter here.
+
+    For each runtime by itself: exports for OpenVINO alone have a form that it runs faster.
+    """
     for name, model in networks().items():
         images = model.example_inputs(8)
-        export(
-            model,
-            folder / name,
-            int8=[images],
-            evaluation=[(images, np.zeros(len(images), np.int64))],
-            measure=False,
-            options=ExportOptions(
-                max_loss=100, inputs=images, tell=lambda line: print(line, flush=True)
-            ),
-        )
+        for runtime, written in RUNTIMES.items():
+            export(
+                model,
+                folder / name / runtime,
+                formats=(written,),
+                modes=MODES_WRITTEN if model.num_streams > 1 else None,
+                int8=[images],
+                evaluation=[(images, np.zeros(len(images), np.int64))],
+                measure=False,
+                options=ExportOptions(
+                    max_loss=100,
+                    inputs=images,
+                    int8_runtimes=[runtime],
+                    tell=lambda line: print(line, flush=True),
+                ),
+            )
+
+
+def open_engine(folder, name, backend):
+    """Open a network in an engine, from what was exported for its runtime."""
+    runtime = backend.partition("-")[0]
+    runtime = runtime if runtime in RUNTIMES else "onnxruntime"
+    return Engine(folder / name / runtime, backend, threads=1)
 
 
 def race(contenders, rounds, warmup=1):
@@ -130,23 +148,22 @@ def conv(folder, rounds):
     images = np.random.default_rng(0).standard_normal((BATCH, 3, 32, 32), dtype=np.float32)
     contenders = []
     for backend in ENGINES:
-        plain = Engine(folder / "wideresnet", backend, threads=1)
-        ours = Engine(folder / "mimoconv", backend, threads=1)
+        plain = open_engine(folder, "wideresnet", backend)
+        ours = open_engine(folder, "mimoconv", backend)
         contenders.append((f"{backend}, WideResNet", lambda e=plain: e(images)))
         for mode in (1, 2, 4):
             contenders.append((f"{backend}, {mode} active", lambda e=ours, m=mode: e(images, m)))
-    contenders += [(f"gemm {name}", run) for name, run in products().items()]
+    gemms = products()
+    contenders += [(f"gemm {name}", run) for name, run in gemms.items()]
     seconds = race(contenders, rounds)
-    peak = {
-        f"gemm {name}": SIZE**3 / statistics.median(seconds[f"gemm {name}"]) for name in products()
-    }
+    peak = {name: SIZE**3 / statistics.median(seconds[f"gemm {name}"]) for name in gemms}
     rows = []
     for backend in ENGINES:
         for what in ("WideResNet", "1 active", "2 active", "4 active"):
             name = f"{backend}, {what}"
             per_input = count_macs(MODELS[what], MODES[what]).paper
             rate = BATCH / statistics.median(seconds[name])
-            kind = "gemm int8" if "int8" in backend else "gemm float32"
+            precision = backend.partition("-")[2] or "float32"
             rows.append(
                 {
                     "engine": backend,
@@ -155,7 +172,7 @@ def conv(folder, rounds):
                     "over_eager_wideresnet": ratio(seconds, name, "torch, WideResNet"),
                     "over_same_engine_wideresnet": ratio(seconds, name, f"{backend}, WideResNet"),
                     "over_one_active": ratio(seconds, name, f"{backend}, 1 active"),
-                    "share_of_gemm": rate * per_input / peak[kind],
+                    "share_of_gemm": rate * per_input / peak[precision],
                     "seconds": seconds[name],
                 }
             )
@@ -168,7 +185,7 @@ def large(folder, rounds, batch=64):
     names = ("onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")
     contenders = []
     for name in names:
-        engine = Engine(folder / "mimoconv", name, threads=1)
+        engine = open_engine(folder, "mimoconv", name)
         for mode in (1, 4):
             contenders.append((f"{name}, {mode}", lambda e=engine, m=mode: e(images, m)))
     seconds = race(contenders, rounds)
@@ -183,7 +200,12 @@ def products():
     """Make large matrix products: what the machine gives at best."""
     a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
     whole = torch.randint(-127, 127, (SIZE, SIZE), dtype=torch.int8)
-    return {"float32": lambda: a @ b, "int8": lambda: torch._int_mm(whole, whole)}
+    x, y = a.bfloat16(), b.bfloat16()
+    return {
+        "float32": lambda: a @ b,
+        "bf16": lambda: x @ y,
+        "int8": lambda: torch._int_mm(whole, whole),
+    }
 
 
 def memory_of(folder, engine, modes, threads):
@@ -204,15 +226,16 @@ def memory_of(folder, engine, modes, threads):
 def memory(folder):
     """Measure memory with no, one and all modes open."""
     names = ("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8")
-    return {name: memory_of(folder / "mimoconv", name, (1, 2, 3, 4), threads=1) for name in names}
+    return {
+        name: memory_of(folder / "mimoconv" / name.partition("-")[0], name, MODES_WRITTEN, 1)
+        for name in names
+    }
 
 
 def digits(folder, rounds=20, calls=20):
     """Time one group of the digits network: some calls in a row, engine after engine."""
-    torch.manual_seed(0)
-    config = load_recipe("digits-mimoconv-dynamic").model
     if not (folder / "digits").is_dir():
-        export(MIMOConv(config).eval(), folder / "digits", modes=(4,), measure=False)
+        export("digits", folder / "digits", modes=(4,), measure=False)
     image = np.zeros((4, 1, 8, 8), np.float32)
     names = ("torch", "onnxruntime", "openvino")
     engines = {name: Engine(folder / "digits", name, threads=1) for name in names}
@@ -262,7 +285,7 @@ def former(folder, rounds):
         recipe = load_recipe(f"lra-text-mimoformer-4x4-{variant}")
         models[kind] = MIMOFormer(recipe.model).eval()
     tokens = np.random.default_rng(0).integers(256, size=(16, 4096))
-    contenders, inputs = [], {}
+    contenders = []
     for name, model in models.items():
         place = folder / name.replace("+", "-")
         streams = model.num_streams
@@ -270,15 +293,11 @@ def former(folder, rounds):
             short = torch.from_numpy(tokens[:, :64])
             options = ExportOptions(inputs=short)
             export(model, place, modes=(streams,), measure=False, options=options)
-        mine = tokens[: max(2, streams)]  # a Performer's sequences are as fast in any number
         for backend in ("torch", "openvino"):
             engine = Engine(place, backend, threads=1)
-            engine(mine[:, :64], streams)
-            title = f"{backend}, {name}"
-            inputs[title] = len(mine)
-            contenders.append((title, lambda e=engine, x=mine, s=streams: e(x, s)))
+            engine(tokens[:, :64], streams)
+            contenders.append((f"{backend}, {name}", lambda e=engine, s=streams: e(tokens, s)))
     seconds = race(contenders, rounds, warmup=0)
-    each = {name: [t / inputs[name] for t in times] for name, times in seconds.items()}
     return {
         "tokens": 4096,
         "blocks": recipe.model.depth,
@@ -286,9 +305,9 @@ def former(folder, rounds):
             {
                 "engine": name.partition(", ")[0],
                 "network": name.partition(", ")[2],
-                "sequences": inputs[name],
-                "sequences_per_second": 1 / statistics.median(each[name]),
-                "over_performer": ratio(each, name, f"{name.partition(', ')[0]}, Performer"),
+                "sequences": len(tokens),
+                "sequences_per_second": len(tokens) / statistics.median(seconds[name]),
+                "over_performer": ratio(seconds, name, f"{name.partition(', ')[0]}, Performer"),
                 "seconds": seconds[name],
             }
             for name, _ in contenders
@@ -353,9 +372,10 @@ def main():
     record = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     commits = dict.fromkeys(found.get("accuracy", found), where["commit"])
     commits = {**record.get("commits", {}), **commits}  # part by part, each from its own
+    dates = {**record.get("dates", {}), **dict.fromkeys(found, where["date"])}
     if "accuracy" in found:
         found["accuracy"] = {**record.get("accuracy", {}), **found["accuracy"]}
-    record = {**record, **found, "commits": commits}
+    record = {**record, **found, "commits": commits, "dates": dates}
     record["environment"] = {**where, "threads": 1, "features": cpu_features()}
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -36,8 +36,8 @@ def main(task: str = "classify", out: str = "", **budget) -> dict:
         data = TensorDataset(images + noise / 2, images)
     parts = random_split(data, [1437, 360], draw)
     loaders = DataLoader(parts[0], 64, shuffle=True, drop_last=True), DataLoader(parts[1], 120)
-    settings = {"out": out or f"runs/compare-digits-{task}", "speed": 2, "siblings": narrow}
-    return mn.compare(make, loaders, tell=print, **settings, **budget)
+    settings = {"out": out or f"runs/compare-digits-{task}", "minutes": 4, **budget}
+    return mn.compare(make, loaders, speed=2, siblings=narrow, tell=print, **settings)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ def test_an_example_fits_on_a_screen(path):
     assert len(path.read_text().splitlines()) <= 65
 
 
-def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path, beside):
+@pytest.mark.usefixtures("torch_only", "beside")
+def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path):
     import compare_digits
 
     toy = {"steps": 20, "seeds": 1, "streams": (4,), "int8": False}

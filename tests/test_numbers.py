@@ -1,5 +1,6 @@
 """Every measured number in README and docs is found in results/."""
 
+import json
 import re
 
 import pytest
@@ -60,6 +61,28 @@ def test_every_result_has_a_page_with_its_numbers():
     assert f"{row['ours']:.2f} ± {row['deviation']:.2f} | 80.40 | 3 | exceeded" in text
     assert "mimonets reproduce mnist --data-dir DIR" in text
     assert "```sh" not in page_text("ensemble")
+
+
+def test_a_comparison_gets_a_page_with_its_advice_and_every_candidate(tmp_path, monkeypatch):
+    monkeypatch.setattr("results_files.ROOT", tmp_path)
+    row = {"accuracy": 0.9, "interval": 0.01, "macs": 2e6, "speed": 1.5, "engine": "openvino"}
+    row |= {"memory": 3e6, "by_seed": [0.9], "inputs_per_pass": 1}
+    record = {
+        "advice": "At 1.5x the speed: small 90.0 ± 1.0: take small.",
+        "rows": [row | {"name": "small"}, row | {"name": "keys, N=2", "inputs_per_pass": 2}],
+        "refused": {"tiles, N=2": "no maps"},
+        "plan": {"steps": 60},
+        **{"test_items": 500, "batch_size": 16},
+        "environment": dict.fromkeys(("command", "commit", "cpu", "torch"), "x"),
+    }
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "compare-toy.json").write_text(json.dumps(record))
+    text = page_text("compare-toy")
+    assert text.startswith("# mimonets compare: toy\n\nAt 1.5x the speed")
+    assert "| small | 1 | 90.0 ± 1.0 | 2 | 1.50x | openvino | 3.0 |" in text
+    assert "keys, N=2 | 2 |" in text
+    assert "* tiles, N=2 is missing: no maps." in text
+    assert "60 steps for each candidate, 1 seed, 500 test items" in text
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.stem)

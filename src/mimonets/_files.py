@@ -9,11 +9,6 @@ from pathlib import Path
 from mimonets._messages import first_line
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the place and move there when complete, so that no half a file is ever seen."""
-    write_together({path: write})
-
-
 def write_together(writes: Mapping[Path, Callable[[Path], object]]) -> None:
     """Write several files beside their places, and move them there when all are complete."""
     parts: list[Path] = []

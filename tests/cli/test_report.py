@@ -27,7 +27,7 @@ def render(table):
 
 @pytest.fixture(scope="module")
 def result():
-    return bench(TINY, settings=BenchSettings(batch_size=4, rounds=3, warmup=1, threads=1))
+    return bench(TINY, settings=BenchSettings(batch_sizes=(4,), rounds=3, warmup=1, threads=1))
 
 
 def test_the_cost_table_shows_what_the_paper_prints():
@@ -66,6 +66,21 @@ def test_the_bench_table_names_its_conditions(result):
     ):
         assert part in text
     assert "trunk" in shares_line(result)
+
+
+def test_several_batch_sizes_share_a_table():
+    settings = BenchSettings(batch_sizes=(2, 6), rounds=1, warmup=0, threads=1)
+    result = bench(TINY, settings=settings)
+    assert [timing.inputs for timing in result.timings] == [2] * 4 + [6] * 4
+    contender = result.as_dict()["contenders"][-1]
+    assert contender["batch_size"] == 6
+    assert set(contender["speedup"]) == set(result.baselines_in("eager", 6))
+    table = bench_table(result, {})
+    assert table.row_count == 8
+    headings = [column.header for column in table.columns]
+    assert headings[:4] == ["network", "inputs/s", "quartiles", "CPU ms/input"]
+    assert headings[4:6] == [f"× {base}" for base in ("MIMOConv-10-1 (N=1)", "WideResNet-10-1")]
+    assert "batch 6: WideResNet-10-1" in render(table)
 
 
 def test_the_plot_is_a_picture(result, tmp_path):

@@ -13,7 +13,7 @@ from mimonets.models import SlimmableWideResNetConfig
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
 )
-QUICK = BenchSettings(batch_size=4, rounds=3, warmup=1)
+QUICK = BenchSettings(batch_sizes=(4,), rounds=3, warmup=1)
 
 
 def test_a_bench_covers_every_mode_and_both_alternatives():
@@ -28,7 +28,7 @@ def test_a_bench_covers_every_mode_and_both_alternatives():
     assert result.baselines == names[2:]
     assert all(timing.inputs_per_second > 0 for timing in result.timings)
     data = json.loads(json.dumps(result.as_dict()))
-    assert data["settings"]["batch_size"] == 4
+    assert data["settings"]["batch_sizes"] == [4]
     assert data["contenders"][1]["active_streams"] == 2
     assert set(data["contenders"][0]["speedup"]) == set(names[2:])
     for shares in data["time_shares"].values():
@@ -133,7 +133,7 @@ class Pairs(nn.Module):
 
 def test_networks_of_others_race_too_and_stay_as_they_are():
     mine = Pairs().train()
-    result = bench(mine, settings=BenchSettings(batch_size=4, rounds=2, warmup=0))
+    result = bench(mine, settings=BenchSettings(batch_sizes=(4,), rounds=2, warmup=0))
     assert [timing.name for timing in result.timings] == ["Pairs, 1 active", "Pairs, 2 active"]
     assert result.time_shares["Pairs, 2 active"] == {"body": 1.0}
     assert mine.training

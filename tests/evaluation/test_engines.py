@@ -14,7 +14,7 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
 def test_engines_race_each_other_and_the_network_with_one_stream():
     config = DataMUXConvConfig(num_streams=2)  # of few layers: three exports take seconds
     engines = ("eager", "onnxruntime")
-    settings = BenchSettings(batch_size=4, rounds=2, warmup=1, threads=1, engines=engines)
+    settings = BenchSettings(batch_sizes=(4,), rounds=2, warmup=1, threads=1, engines=engines)
     result = bench(config, [2], settings)
     rows = {row["name"]: row for row in result.as_dict()["contenders"]}
     names = ["DataMUXConv (N=2), 2 active", "DataMUXConv (N=1)"]

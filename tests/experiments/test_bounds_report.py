@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mimonets import theory
+from mimonets.experiments import Row, RunOptions, bounds_report, find_experiment
 from mimonets.experiments.bounds_plots import plot_bounds
 from mimonets.experiments.bounds_report import STEPS, theory_report
 
@@ -91,3 +92,31 @@ def test_too_few_samples_are_refused():
 def test_old_names_in_theory_still_work_with_a_warning(name):
     with pytest.warns(DeprecationWarning, match=f"{name} is now mimonets.experiments"):
         assert getattr(theory, name).__name__ == name
+
+
+@pytest.fixture
+def committed_report(monkeypatch):
+    report = json.loads(COMMITTED.read_text())["report"]
+    monkeypatch.setattr(bounds_report, "theory_report", lambda: report)
+    return report
+
+
+@pytest.mark.parametrize("name", ["bounds", "relu-kernel"])
+def test_the_committed_rows_follow_from_the_report(name, committed_report):
+    committed = json.loads((COMMITTED.parent / f"{name}.json").read_text())
+    again = json.loads(json.dumps(find_experiment(name).run(RunOptions())))
+    for record in (committed, again):
+        del record["environment"]
+    assert again == committed
+
+
+def test_every_formula_is_held_to_its_simulation(committed_report):
+    measures = (bounds_report.measure_bounds, bounds_report.measure_relu_kernel)
+    rows = [row for measure in measures for row in measure(RunOptions())[0]]
+    assert len(rows) == 2 + len(committed_report["rows"])
+    assert {row.verdict for row in rows} == {"holds", "reproduced"}
+
+
+def test_a_bound_that_is_broken_is_said_to_be():
+    assert Row("anything", "probability", 0.2, at_most=0.1, tolerance=0.01).verdict == "differs"
+    assert Row("anything", "probability", 0.105, at_most=0.1, tolerance=0.01).verdict == "holds"

@@ -1,5 +1,9 @@
 """Inference on a GPU, as far as it shows without one: what is chosen, where tensors go."""
 
+import json
+import re
+import tomllib
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -10,6 +14,7 @@ from fake_gpu import fake_gpu, move_to_fake_gpu
 from mimonets.inference import Engine, engine, onnx_runtime
 from mimonets.inference.torch_runtime import OneMode, TorchBackend
 from mimonets.serving.ray import on_ray
+from results_files import ROOT
 
 CUDA = "CUDAExecutionProvider"
 
@@ -118,3 +123,27 @@ def test_the_command_line_says_how_much_of_a_gpu_a_replica_takes(words, gpus):
     parser = ArgumentParser()
     serve.add_parser(parser.add_subparsers())
     assert serve.gpus_of(parser.parse_args(["serve", "digits", *words])) == gpus
+
+
+def test_the_container_with_cuda_serves_on_it_and_has_one_onnx_runtime():
+    from argparse import ArgumentParser
+
+    from mimonets.cli import serve
+
+    lines = (ROOT / "deploy" / "Containerfile.gpu").read_text().splitlines()
+    found = dict(line.split(maxsplit=1) for line in lines if line and line[0] not in "# ")
+    assert json.loads(found["ENTRYPOINT"]) == ["mimonets", "serve"]
+    parser = ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["serve", *json.loads(found["CMD"])])
+    assert (args.device, args.port) == ("cuda", int(found["EXPOSE"]))
+    assert args.keys, "it would refuse to start without keys"
+    install, gpu = found["RUN"].rsplit(maxsplit=1)
+    assert gpu == "onnxruntime-gpu"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = re.search(r"\[(.*)\]", install)[1].split(",")
+    wanted = [*project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    assert any(line.startswith("torch>") for line in wanted)
+    assert not any(line.startswith("onnxruntime") for line in wanted), "both are one module"

@@ -12,3 +12,10 @@ def test_it_is_adaptive_pooling(positions, height):
     for maps in (x, x.mT, x[..., :1]):
         wanted = nn.AdaptiveAvgPool2d(positions)(maps)
         torch.testing.assert_close(GridPool2d(positions)(maps), wanted)
+
+
+def test_exported_it_repeats_a_single_position_without_expanding():
+    pool, x = GridPool2d(3), torch.randn(2, 3, 1, 1)
+    program = torch.export.export(pool, (x,))
+    torch.testing.assert_close(program.module()(x), pool(x))
+    assert "expand" not in program.graph_module.code

@@ -24,7 +24,11 @@ def add_parser(subparsers: Any) -> None:
     add_model(parser, several=True)
     add_json(parser)
     parser.add_argument(
-        "--batch-size", type=positive, default=16, help="inputs per call (%(default)s)"
+        "--batch-size",
+        type=lambda text: [positive(size) for size in text.split(",")],
+        default=[16],
+        metavar="1,4,64",
+        help="inputs per call, one size or several (16)",
     )
     parser.add_argument("--rounds", type=positive, default=15, help="timed rounds (%(default)s)")
     parser.add_argument("--warmup", type=int, default=2, help="rounds before timing (%(default)s)")
@@ -61,7 +65,7 @@ def run(args: Namespace) -> None:
     from mimonets.evaluation import BenchSettings
 
     settings = BenchSettings(
-        batch_size=args.batch_size,
+        batch_sizes=tuple(args.batch_size),
         rounds=args.rounds,
         warmup=args.warmup,
         threads=args.threads,

@@ -80,8 +80,7 @@ def run_bounds(args: argparse.Namespace) -> None:
     """Simulate every bound and print it beside what was found."""
     from mimonets._show import make_console, print_json, progress
     from mimonets.experiments import find_experiment
-    from mimonets.experiments.bounds import compare_bounds
-    from mimonets.experiments.bounds_report import STEPS, theory_report
+    from mimonets.experiments.bounds_report import STEPS, compare_bounds, theory_report
     from mimonets.experiments.report import record_table
 
     with progress("simulating", len(STEPS)) as advance:

@@ -91,7 +91,8 @@ def run(args: Namespace) -> None:
         **{name: getattr(args, name) for name in ("out", "speed", "macs", "minutes", "steps")},
         **{name: getattr(args, name) for name in ("seeds", "first_seed", "batch_size", "loss")},
         **{name: getattr(args, name) for name in ("streams", "lr", "workers")},
-        **{"siblings": siblings, "int8": not args.no_int8},
+        siblings=siblings,
+        int8=not args.no_int8,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:

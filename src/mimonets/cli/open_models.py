@@ -358,12 +358,5 @@ def _accuracies(weights: Path) -> dict[int, float]:
     run_folder = run_folder_of(weights)
     if run_folder is None or not (run_folder / "result.json").exists():
         return card_accuracy(weights) or {}
-    found = _result(run_folder).get("final") or {}
+    found = json.loads((run_folder / "result.json").read_text(encoding="utf-8")).get("final") or {}
     return {int(mode): entry["accuracy"] for mode, entry in found.items()}
-
-
-def _result(run_folder: Path) -> dict[str, Any]:
-    """Read what came out of a run; nothing if it has not finished."""
-    path = run_folder / "result.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found

@@ -22,10 +22,12 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
     """
     settings = result.settings
     several = len(settings.engines) > 1
-    first = result.baselines_in(settings.engines[0])
+    start = (settings.engines[0], settings.batch_sizes[0])
+    first = [base.removeprefix(settings.heading(*start)) for base in result.baselines_in(*start)]
+    sizes = ", ".join(map(str, settings.batch_sizes))
     table = Table(
         title=f"Inputs per second: median of {settings.rounds} interleaved rounds",
-        caption=f"batch {settings.batch_size}, {settings.dtype}, {settings.memory_format}, "
+        caption=f"batch {sizes}, {settings.dtype}, {settings.memory_format}, "
         f"{'compiled' if settings.compile else ', '.join(settings.engines)}, {settings.device}, "
         f"{settings.threads} threads",
     )
@@ -33,15 +35,15 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
     table.add_column("inputs/s", justify="right", style="bold")
     table.add_column("quartiles", justify="right")
     table.add_column("CPU ms/input", justify="right")
-    same = [f"{base.partition(': ')[2]}, same engine" for base in first if several]
+    same = [f"{base}, same engine" for base in first if several]
     for base in (*first, *same):
         table.add_column(f"× {base}", justify="right")
     table.add_column("MMAC/input", justify="right")
     table.add_column("peak MB", justify="right")
     for timing in result.timings:
         low, high = timing.spread
-        bases = [*first]
-        bases += result.baselines_in(result.candidates[timing.name].engine) if several else []
+        bases = result.bases_of(timing)
+        bases = (bases + bases)[: len(first) + len(same)]  # in the first engine both are the same
         table.add_row(
             timing.name,
             f"{timing.inputs_per_second:.1f}",

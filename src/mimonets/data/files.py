@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from mimonets._extras import need
-from mimonets._files import write_atomically
+from mimonets._files import write_together
 from mimonets._show import Advance, progress
 from mimonets.data.config import DataConfig
 from mimonets.data.unpack import Arrays, load_arrays
@@ -173,7 +173,7 @@ def cached(kind: str, key: object, make: Callable[[], Arrays]) -> Arrays:
     arrays = make()
     make_folder(path.parent)
     try:
-        write_atomically(path, lambda part: _save(part, arrays))
+        write_together({path: lambda part: _save(part, arrays)})
     except OSError as error:
         raise ValueError(
             f"cannot write {path} ({error.strerror or error}): free some space, or set "

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ ENGINES = ("eager", *(name for name in BACKENDS if name not in ("torch", "pt2"))
 class BenchSettings:
     """How to measure. Stated with every result."""
 
-    batch_size: int = 16
+    batch_sizes: tuple[int, ...] = (16,)  # inputs per call; each is timed
     rounds: int = 15
     warmup: int = 2
     threads: int | None = None  # None: as many as PyTorch chooses
@@ -52,6 +52,16 @@ class BenchSettings:
     device: str = "cpu"
     compile: bool = False  # through torch.compile
     keep_memory: bool = True  # keep freed memory for the next pass, see mimonets._memory
+
+    def heading(self, engine: str, batch_size: int) -> str:
+        """Say what tells the timings of a network apart, before its name.
+
+        >>> BenchSettings(batch_sizes=(4, 64)).heading("eager", 64)
+        'batch 64: '
+        """
+        words = [engine] if len(self.engines) > 1 else []
+        words += [f"batch {batch_size}"] if len(self.batch_sizes) > 1 else []
+        return ", ".join(words) + (": " if words else "")
 
     def __post_init__(self) -> None:
         for engine in self.engines:
@@ -110,9 +120,20 @@ class BenchResult:
         """Find the timing of one candidate."""
         return next(timing for timing in self.timings if timing.name == name)
 
-    def baselines_in(self, engine: str) -> list[str]:
-        """List the baselines that ran in an engine."""
-        return [name for name in self.baselines if self.candidates[name].engine == engine]
+    def baselines_in(self, engine: str, batch_size: int) -> list[str]:
+        """List the baselines that ran in an engine, with so many inputs per call."""
+        return [
+            name
+            for name in self.baselines
+            if self.candidates[name].engine == engine
+            and len(self.candidates[name].inputs) == batch_size
+        ]
+
+    def bases_of(self, timing: Timing) -> list[str]:
+        """List what a candidate is compared with: baselines in the first engine and in its own."""
+        engines = (self.settings.engines[0], self.candidates[timing.name].engine)
+        found = [self.baselines_in(one, timing.inputs) for one in dict.fromkeys(engines)]
+        return list(chain(*found))
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain data for JSON."""
@@ -123,19 +144,16 @@ class BenchResult:
         }
 
     def _contender(self, timing: Timing) -> dict[str, Any]:
-        """Compare a candidate with the baselines in the first engine, and in its own."""
-        engine = self.candidates[timing.name].engine
-        bases = [
-            self.baselines_in(one) for one in dict.fromkeys((self.settings.engines[0], engine))
-        ]
         return {
             "name": timing.name,
-            "engine": engine,
+            "engine": self.candidates[timing.name].engine,
+            "batch_size": timing.inputs,
             "active_streams": self.modes.get(timing.name),
             "inputs_per_second": timing.inputs_per_second,
             "quartiles": list(timing.spread),
             "speedup": {
-                base: timing.speedup_over(self.timing(base))._asdict() for base in chain(*bases)
+                base: timing.speedup_over(self.timing(base))._asdict()
+                for base in self.bases_of(timing)
             },
             "peak_bytes": self.peak_bytes[timing.name],
             "seconds": list(timing.seconds),
@@ -158,7 +176,7 @@ def bench(
             :class:`~mimonets.models.MultipleInput`.
         points: their numbers, such as numbers of active streams, None for the fastest of a model;
             by default :func:`~mimonets.models.usual_points`.
-        settings: batch size, rounds, engines and so on.
+        settings: batch sizes, rounds, engines and so on.
         after_round: called after each round, for a progress bar.
     """
     settings = settings or BenchSettings()
@@ -180,9 +198,8 @@ def bench(
                 others[name_of(other) + (f" #{number + 1}" if number else "")] = other
     found |= {name: (other, find_point(other, None)) for name, other in others.items()}
 
-    examples = {
-        name: model.example_inputs(settings.batch_size) for name, (model, _) in found.items()
-    }
+    most = max(settings.batch_sizes)
+    examples = {name: model.example_inputs(most) for name, (model, _) in found.items()}
     first = next(iter(examples))
     for name, example in examples.items():
         if example.shape != examples[first].shape:
@@ -195,12 +212,11 @@ def bench(
     if inputs.is_floating_point():
         layout = getattr(torch, settings.memory_format)
         inputs = inputs.to(dtype=getattr(torch, settings.dtype), memory_format=layout)
-    several = len(settings.engines) > 1
     candidates, baselines = {}, []
-    for engine in settings.engines:
+    for size, engine in product(settings.batch_sizes, settings.engines):
         for name, (model, point) in found.items():
-            title = f"{engine}: {name}" if several else name
-            candidates[title] = Candidate(model, point, engine, inputs)
+            title = settings.heading(engine, size) + name
+            candidates[title] = Candidate(model, point, engine, inputs[:size])
             baselines += [title] if name in others else []
     timings = race_candidates(candidates, settings, after_round=after_round)
     with use_threads(settings.threads), torch.inference_mode():
@@ -211,7 +227,7 @@ def bench(
             baselines=baselines,
             time_shares={
                 name: time_shares(
-                    one.model, inputs, rounds=min(5, settings.rounds), **one.point.options
+                    one.model, one.inputs, rounds=min(5, settings.rounds), **one.point.options
                 )
                 for name, one in candidates.items()
                 if name not in baselines

@@ -12,9 +12,6 @@ from mimonets._figure import new_axes, save_figure
 from mimonets._seeds import mean_and_deviation, wilson_interval
 
 Row = Mapping[str, Any]
-# Without an aim: the largest of these speeds that a superposed candidate reaches. Steps, since a
-# measured speed differs from run to run and the advice should not.
-AIMS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 # 95 %, two-sided, by number of seeds; 1.96 for more.
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 
@@ -73,7 +70,8 @@ def advise(rows: Sequence[Row], *, speed: float | None = None, macs: float | Non
     else:
         shared = [row["speed"] for row in rows if row["inputs_per_pass"] > 1]
         most = max(shared, default=1.0)
-        wanted = speed or max(step for step in AIMS if step <= max(most, 1.0))
+        # In steps, since a measured speed differs from run to run and the advice should not.
+        wanted = speed or max(1.0, math.floor(2 * most) / 2 if most < 2 else math.floor(most))
         aim, fitting = f"At {wanted:.3g}x the speed", [r for r in rows if r["speed"] >= wanted]
     if not fitting:
         least = min(rows, key=lambda row: row["macs"])

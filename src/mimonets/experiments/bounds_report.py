@@ -1,6 +1,6 @@
-"""Every bound beside a simulation of what it bounds, as plain data: for tables, plots and tests."""
+"""The paper's theorems: printed values found again, and every bound beside a simulation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -9,6 +9,9 @@ import torch
 from mimonets import theory
 from mimonets.experiments import bounds_simulation as simulation
 from mimonets.experiments.bounds_simulation import Draws, Estimate, unit_streams
+from mimonets.experiments.experiment import Record, RunOptions
+from mimonets.experiments.paper import KERNEL_ERROR, KEYS_WITHIN_70_DEGREES
+from mimonets.experiments.verdict import Row
 from mimonets.theory.interference import PAPER_BOUNDS
 from mimonets.vsa import bipolar_keys, gaussian_keys
 
@@ -183,3 +186,49 @@ def _kernel(report: _Report) -> None:
 
 
 STEPS = (_keys, _sums, _norms, _cleanup, _attention, _kernel)
+
+
+def measure_bounds(options: RunOptions) -> tuple[list[Row], Record]:
+    """Evaluate every bound and simulate what it bounds."""
+    return compare_bounds(theory_report())
+
+
+def compare_bounds(report: dict[str, Any]) -> tuple[list[Row], Record]:
+    """Put simulations beside bounds, and printed values beside ours."""
+    printed = [
+        Row(
+            f"bound on two keys within 70 degrees, D={dim}",
+            "probability",
+            theory.interference_bound(dim),
+            value,
+            tolerance=half,
+        )
+        for dim, (value, half) in KEYS_WITHIN_70_DEGREES.items()
+    ]
+    formulas = (row for row in report["rows"] if "kernel" not in row["name"])
+    return [*printed, *_beside_simulation(formulas)], {"report": report}
+
+
+def measure_relu_kernel(options: RunOptions) -> tuple[list[Row], Record]:
+    """Compare the kernel of ReLU features with its closed form and the paper's approximation."""
+    report = theory_report()
+    rows = [row for row in report["rows"] if "kernel" in row["name"]]
+    curves = {name: curve for name, curve in report["curves"].items() if "kernel" in name}
+    kept = {"seed": report["seed"], "samples": report["samples"], "rows": rows, "curves": curves}
+    return list(_beside_simulation(rows)), {"report": kept}
+
+
+def _beside_simulation(formulas: Iterable[Mapping[str, Any]]) -> Iterable[Row]:
+    """Put what simulation finds beside each formula: below a bound, equal to a closed form."""
+    for formula in formulas:
+        simulated, value = formula["simulated"], formula["value"]
+        noise = 4 * simulated["standard_error"]
+        what = f"{formula['name']}: {formula['setting']}"
+        note = "the formula is ours" if formula["source"] == "ours" else ""
+        if formula["kind"] == "bound":
+            vacuous = "above 1, it says nothing" if value > 1 else note
+            unit = "probability"
+            yield Row(what, unit, simulated["mean"], at_most=value, tolerance=noise, note=vacuous)
+        else:
+            error = KERNEL_ERROR if formula["kind"] == "approximation" else 0.0
+            yield Row(what, "mean", simulated["mean"], value, tolerance=noise + error, note=note)

@@ -50,6 +50,7 @@ from mimonets.models import (
     superpose,
 )
 from mimonets.models.surgery import answer_in
+from mimonets.recipes.execute import image_spec
 from mimonets.training import TrainConfig, TrainingDivergedError, train
 
 Make = Callable[[], nn.Module]
@@ -119,13 +120,15 @@ def answer(model: Any, batch: tuple[Any, ...]) -> Any:
 class Smaller(nn.Module):
     """A network on inputs of half the size, which are averaged down first.
 
-    Answers that are then smaller too are scaled up again to ``sizes``, one for each output.
+    Answers that are then smaller too are scaled up again to their size without it.
     """
 
-    def __init__(self, network: nn.Module, sizes: Sequence[torch.Size]) -> None:
+    def __init__(self, network: nn.Module, example: Tensor) -> None:
         super().__init__()
         self.network = network
-        self.sizes = sizes
+        with eval_mode(network, inference=False):
+            answers = answer_in(network(example))
+        self.sizes = [part.shape[1:] for part in parts_of(answers)]
 
     def forward(self, x: Tensor) -> Any:
         """Answer images (b, c, h, w), or series (b, c, t)."""
@@ -140,20 +143,6 @@ class Smaller(nn.Module):
             return F.interpolate(part, size=size[1:], mode=("linear", "bilinear")[part.ndim - 3])
 
         return each(restored, answers)
-
-
-def smaller(make: Make, example: Tensor) -> Smaller:
-    """Make a network that takes inputs of half the size."""
-    network = make()
-    with eval_mode(network, inference=False):
-        answers = answer_in(network(example))
-    return Smaller(network, [part.shape[1:] for part in parts_of(answers)])
-
-
-def slimmable(make: Make) -> nn.Module:
-    """Make a network of the same size that also runs at half and a quarter of the width."""
-    network: Any = make()
-    return SlimmableWideResNet(SlimmableWideResNetConfig(**vars(network.config)))
 
 
 @dataclass(frozen=True)
@@ -221,7 +210,7 @@ def read_data(
             raise ValueError("data=(train, test): one of the two DataLoaders has no batch.")
         labels = next(iter(test.epoch(0)))[-1]
         usual = "cross_entropy" if has_classes(labels) else "squared_error"
-        return CompareData(batches, test, size, loss=usual if loss is None else loss)
+        return CompareData(batches, test, size, loss=loss or usual)
     if not isinstance(data, str | Path):
         raise ValueError(
             f"data={type(data).__name__} is not known: pass a folder with one sub-folder per "
@@ -241,32 +230,25 @@ def read_data(
     if known is not None and known.mean and len(known.mean) == splits.train.shape[0]:
         options["statistics"] = torch.tensor(known.mean), torch.tensor(known.deviation)
     batches = ImageBatches(splits.train, size, **options)
-    mean, deviation = (tuple(value.tolist()) for value in batches.statistics)
-    spec = InputSpec(
-        kind="image",
-        shape=splits.train.shape,
-        mean=mean,
-        deviation=deviation,
-        original=splits.train.shape[1:],
-        labels=splits.train.class_names,
-    )
     test = ImageBatches(splits.test, 128, statistics=batches.statistics)
-    return CompareData(batches, test, size, spec, "cross_entropy" if loss is None else loss)
+    return CompareData(batches, test, size, image_spec(batches), loss or "cross_entropy")
 
 
 def list_candidates(
     make: Make, siblings: Mapping[str, Make], streams: Sequence[int], data: CompareData
 ) -> tuple[list[Trainee], dict[str, str]]:
     """List what can be built, and why the others cannot."""
-    wanted = [Trainee(AS_IT_IS, make)]
-    if data.example.ndim in (3, 4) and data.example.is_floating_point():
-        name = "half resolution" if data.example.ndim == 4 else "half the samples"
-        wanted.append(Trainee(name, partial(smaller, make, data.example)))
+    wanted, example = [Trainee(AS_IT_IS, make)], data.example
+    if example.ndim in (3, 4) and example.is_floating_point():
+        name = "half resolution" if example.ndim == 4 else "half the samples"
+        wanted.append(Trainee(name, lambda: Smaller(make(), example)))
     wanted += [Trainee(name, sibling) for name, sibling in siblings.items()]
     for binding, title in (("hrr", "keys"), ("tiles", "tiles")):
         wanted += [Trainee(f"{title}, N={count}", make, count, binding) for count in streams]
-    if isinstance(make(), WideResNet):
-        wanted.append(Trainee("slimmable", partial(slimmable, make)))
+    plain = make()
+    if isinstance(plain, WideResNet):  # at half and a quarter of the width, too
+        config = SlimmableWideResNetConfig(**vars(plain.config))
+        wanted.append(Trainee("slimmable", partial(SlimmableWideResNet, config)))
     given = (AS_IT_IS, *siblings)
     found, refused = [], {}
     for one in wanted:
@@ -401,10 +383,11 @@ def compare(
         workers: trainings at a time, in processes of Ray.
         tell: called with a line after each step of the work.
     """
-    _check_numbers(
-        **{"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds},
-        **{"lr": lr, "batch_size": batch_size, "workers": workers},
-    )
+    numbers: dict[str, float | None] = {"batch_size": batch_size, "workers": workers, "lr": lr}
+    numbers |= {"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds}
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} must be a number above 0.")
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network
@@ -431,16 +414,18 @@ def compare(
     }
     plan["steps"] = _resumed_steps(folder, plan)
     if plan["steps"] is None:
-        time_ = {"seeds": seeds, "minutes": minutes, "workers": workers}
-        plan["steps"] = steps or plan_steps(found, ready, teacher, **time_)
+        plan["steps"] = steps or plan_steps(
+            found, ready, teacher, seeds=seeds, minutes=minutes, workers=workers
+        )
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "plan.json", json.dumps(plan, indent=2))
-    numbers = range(first_seed, first_seed + seeds)
     work = Work(ready, plan["steps"], folder, teacher, lr, int8)
-    scores = work.train_all(found, numbers, workers, tell)
+    scores = work.train_all(found, range(first_seed, first_seed + seeds), workers, tell)
     for one in [one for one in found if "error" in scores[one.name][0]]:
         refused[one.name] = scores[one.name][0]["error"]
         found.remove(one)
+    if not found:
+        raise ValueError(f"No candidate could be trained; {AS_IT_IS}: {refused[AS_IT_IS]}")
     rows = work.measure(found, scores, first_seed, batch_size, tell)
     result = {
         "advice": advise(rows, speed=speed, macs=macs),
@@ -455,12 +440,6 @@ def compare(
     write_text(folder / "compare.json", json.dumps(result, indent=2))
     plot(rows, folder / "compare.png")
     return result
-
-
-def _check_numbers(**numbers: float | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} must be a number above 0.")
 
 
 def _resumed_steps(folder: Path, plan: Mapping[str, Any]) -> int | None:
@@ -560,17 +539,15 @@ class Work:
 
     def _train(self, model: Any, run: Path, seed: int) -> None:
         """Train as all others: the same inputs per step, and the same steps."""
-        is_named = isinstance(self.data.loss, str)
-        config = TrainConfig(
+        settings: dict[str, Any] = {
             **{"steps": self.steps, "batch_size": self.data.batch_size, "per_stream": False},
             **{"optimizer": "adamw", "lr": self.lr, "weight_decay": 1e-2, "mixup": 0.0},
             # Short trainings of any network: large gradients are clipped, no batch is skipped.
             **{"evaluate_every": 0, "grad_filter": None, "grad_clip": 1.0, "seed": seed},
-            **({"loss": self.data.loss} if is_named else {}),
-        )
-        settings: dict[str, Any] = {"loss": None if is_named else self.data.loss, "resume": True}
-        settings |= {"run_dir": run, "teacher": self.teacher}
-        train(model, self.data.shuffled(seed), config, **settings)
+        }
+        own: dict[str, Any] = {"run_dir": run, "resume": True, "teacher": self.teacher}
+        (settings if isinstance(self.data.loss, str) else own)["loss"] = self.data.loss
+        train(model, self.data.shuffled(seed), TrainConfig(**settings), **own)
         if not isinstance(model, SlimmableWideResNet):
             # The running averages of short trainings lag behind the weights.
             batches = [batch[0] for batch in islice(self.data.train.epoch(0), 8)]
@@ -590,8 +567,9 @@ class Work:
         contenders: list[Contender] = []
         for one in found:
             tell(f"exporting {one.name}")
-            fresh = None if one.name == "slimmable" else one.make()
-            model = load(self.run_of(one, seed) / "model", network=fresh).eval()
+            fresh = one.make()
+            own = isinstance(fresh, SlimmableWideResNet)
+            model = load(self.run_of(one, seed) / "model", network=None if own else fresh).eval()
             served = self._export(one, model, tell)
             engines = self._engines(model, served, tell)
             for name, point in one.points(model).items():
@@ -607,19 +585,13 @@ class Work:
                     call = partial(engine, inputs, point.number)
                     contenders.append(Contender(f"{title}/{engine_name}", call, batch_size))
         tell("timing all candidates in turn")
-        timings = race(contenders, rounds=7)
-        own = {
-            row["name"]: [one for one in timings if one.name.rpartition("/")[0] == row["name"]]
-            for row in rows
-        }
-        fastest = {
-            name: max(found, key=attrgetter("inputs_per_second")) for name, found in own.items()
-        }
+        timings = sorted(race(contenders, rounds=7), key=attrgetter("inputs_per_second"))
+        fastest = {timing.name.rpartition("/")[0]: timing for timing in timings}
         for row in rows:
             best = fastest[row["name"]]
             row["inputs_per_second"] = best.inputs_per_second
             row["engine"] = best.name.rpartition("/")[2]
-            row["speed"] = best.speedup_over(fastest[AS_IT_IS]).median
+            row["speed"] = best.speedup_over(fastest[rows[0]["name"]]).median
         return rows
 
     def _row(
@@ -636,13 +608,12 @@ class Work:
         with torch.inference_mode():
             activations = peak_memory(run)
         by_seed, items = [one["mean"] for one in results], results[0]["total"]
-        deviation = results[0]["deviation"]
         return {
             "name": name,
             "base": name,
             "inputs_per_pass": point.inputs_per_pass,
             self.data.judged_by: statistics.mean(by_seed),
-            "interval": interval(by_seed, items, deviation),
+            "interval": interval(by_seed, items, results[0]["deviation"]),
             "by_seed": by_seed,
             "items": items,
             "macs": count_macs(fixed_at(model, point)).plain,
@@ -697,10 +668,8 @@ class Work:
             changed = known[int8.backend] - known["float32"]
         else:
             changed = self._change(served, point, int8)
-        graphs = int8.manifest.formats[
-            "onnx-int8" if int8.backend == "onnxruntime-int8" else int8.backend
-        ]
-        size = sum((served / path).stat().st_size for path in graphs.files)
+        name = int8.backend.replace("onnxruntime", "onnx")
+        size = sum((served / path).stat().st_size for path in int8.manifest.formats[name].files)
         return {
             **row,
             "name": f"{row['name']}, int8",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._messages import did_you_mean
-from mimonets.experiments.bounds import measure_bounds, measure_relu_kernel
 from mimonets.experiments.bounds_plots import plot_bounds, plot_relu_kernel
+from mimonets.experiments.bounds_report import measure_bounds, measure_relu_kernel
 from mimonets.experiments.cost import measure_mimoconv, measure_mimoformer
 from mimonets.experiments.experiment import Experiment, Record
 from mimonets.experiments.figures import DRAWINGS, draw_averages, draw_slopes

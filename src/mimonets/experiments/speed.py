@@ -24,7 +24,7 @@ from mimonets.models import eval_mode
 from mimonets.recipes.execute import make_model
 
 SETTINGS = BenchSettings(
-    batch_size=64,
+    batch_sizes=(64,),
     rounds=9,
     threads=1,
     engines=("eager", "onnxruntime", "openvino"),  # float32: each answers what PyTorch does
@@ -54,7 +54,7 @@ def measure_plan_speed(
         if only not in trial.name or trial.removed:
             continue
         model = make_model(trial.load(0)).eval()
-        inputs = model.example_inputs(settings.batch_size)
+        inputs = model.example_inputs(settings.batch_sizes[0])
         for point, title in row_titles(trial):
             key = (model.config, point.number)
             titles.setdefault(key, []).append(title)
@@ -70,7 +70,7 @@ def measure_plan_speed(
         "experiment": plan.name,
         "title": f"{plan.title}: speed",
         "environment": environment(),
-        "batch_size": settings.batch_size,
+        "batch_size": settings.batch_sizes[0],
         "threads": settings.threads,
         "clock": "CPU time",
         "engines": list(settings.engines),

@@ -142,7 +142,8 @@ def _run_on_ray(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> list[Ou
             return outcomes
         for reference in running:
             ray.cancel(reference)  # training saves and ends
-        ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
+        if running:
+            ray.wait(list(running), num_returns=len(running), timeout=SAVE_SECONDS)
     interrupted = KeyboardInterrupt()
     interrupted.saved = f"What {len(running)} runs had trained is saved."  # type: ignore[attr-defined]
     raise interrupted
@@ -165,9 +166,10 @@ def ray_started(ray: Any, cores: int) -> Iterator[None]:
             if again:
                 continue
             where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+            token = ", set RAY_AUTH_MODE=token if the cluster asks for one" if address else ""
             raise ValueError(
-                f"Ray could not be started or reached {where}: {first_line(error)}. Try again, or "
-                f"leave out --workers."
+                f"Ray could not be started or reached {where}: {first_line(error)}. Try again"
+                f"{token}, or leave out --workers."
             ) from error
     try:
         yield

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -28,6 +29,9 @@ class GridPool2d(nn.AdaptiveAvgPool2d):
         if self.positions == 1:
             return super().forward(x)
         if x.shape[-2:] == (1, 1):
+            if torch.compiler.is_exporting():  # ONNX Runtime takes three times as long to expand
+                copies = torch.cat([x.flatten(2)] * self.positions**2, dim=2)
+                return copies.unflatten(2, (self.positions, self.positions))
             return x.expand(-1, -1, self.positions, self.positions)
         height, width = (_window(size, self.positions) for size in x.shape[-2:])
         if height is None or width is None:

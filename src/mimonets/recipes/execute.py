@@ -82,8 +82,6 @@ def is_worker() -> bool:
 
 def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> InputSpec:
     """Say what the model takes and how raw data becomes it, for whoever gets its weights."""
-    data = batches.data
-    labels = data.class_names
     if isinstance(batches, SequenceBatches) != hasattr(recipe.model, "vocab_size"):
         takes, has = ("token ids", "images")
         if isinstance(batches, SequenceBatches):
@@ -95,19 +93,17 @@ def describe_inputs(recipe: Recipe, batches: ImageBatches | SequenceBatches) -> 
     if isinstance(batches, SequenceBatches):
         pair = (2,) if batches.data.is_pairs else ()
         shape = (*pair, recipe.model.max_length)
-        return InputSpec(
-            kind="tokens", shape=shape, labels=labels, vocab_size=recipe.model.vocab_size
-        )
+        labels, size = batches.data.class_names, recipe.model.vocab_size
+        return InputSpec(kind="tokens", shape=shape, labels=labels, vocab_size=size)
+    return image_spec(batches, crop=recipe.data.crop)
+
+
+def image_spec(batches: ImageBatches, **more: Any) -> InputSpec:
+    """Say how an image becomes what these batches hold, and what its classes are called."""
     mean, deviation = (tuple(value.tolist()) for value in batches.statistics)
-    return InputSpec(
-        kind="image",
-        shape=batches.data.shape,
-        mean=mean,
-        deviation=deviation,
-        crop=recipe.data.crop,
-        original=batches.data.original or batches.data.shape[1:],
-        labels=labels,
-    )
+    original = batches.data.original or batches.data.shape[1:]
+    more |= {"mean": mean, "deviation": deviation, "labels": batches.data.class_names}
+    return InputSpec(kind="image", shape=batches.data.shape, original=original, **more)
 
 
 def make_model(recipe: Recipe) -> Model:

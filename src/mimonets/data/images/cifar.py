@@ -5,7 +5,9 @@ record is one label byte (two in CIFAR-100: coarse, fine) and 3072 bytes, red, g
 Both versions are read from their folder, or straight out of their tar archive.
 """
 
+import io
 import math
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +22,6 @@ from torch import Tensor
 from mimonets.data.config import DataConfig
 from mimonets.data.dataset import DataSet
 from mimonets.data.files import Remote, cached, data_dir, find_or_fetch, fingerprint
-from mimonets.data.images.unpickle import load_pickle
 from mimonets.data.sets import ImageSet, SequenceSet, Splits
 from mimonets.data.unpack import Arrays, damaged, named_files, reading
 
@@ -158,6 +159,41 @@ def _read_python(label_key: bytes, content: bytes, where: str) -> Batch:
     if images.shape != (len(labels), PIXELS):
         raise damaged(where, f"data of shape {images.shape}, labels of {labels.shape}")
     return images, labels
+
+
+# What an array of numbers is made of, under the names numpy 1 and 2 give it. Nothing here acts.
+ALLOWED = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("_codecs", "encode"),  # bytes, as Python 2's protocol writes them
+    ("builtins", "bytes"),
+    ("builtins", "bytearray"),
+}
+
+
+def load_pickle(content: bytes, where: str) -> Any:
+    """Unpickle lists, dictionaries, bytes and numpy arrays; refuse what could run code.
+
+    The files were written by Python 2, so their strings arrive as bytes.
+
+    >>> load_pickle(pickle.dumps({b"labels": [1, 2]}), "a file")
+    {b'labels': [1, 2]}
+    """
+    with reading(where):  # a damaged pickle can raise anything
+        return _Restricted(io.BytesIO(content), encoding="bytes").load()
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        module = module.replace("numpy.core", "numpy._core")  # numpy 1's name for it
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which no image file needs: it may be harmful and "
+                f"was not run"
+            )
+        return super().find_class(module, name)
 
 
 VERSIONS = {  # the first one is fetched
