@@ -42,7 +42,7 @@ def test_the_tour_runs_as_a_program_and_is_a_notebook(capsys):
 
     cells = pytest.importorskip("jupytext").read(EXAMPLES / "tour.py").cells
     kinds = [cell.cell_type for cell in cells]
-    assert kinds == ["markdown", "code", "code", "markdown", "code", "code"]
+    assert kinds == ["markdown", "code", "code", "markdown", "code"]
 
 
 @pytest.fixture
