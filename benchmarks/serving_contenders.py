@@ -30,7 +30,9 @@ def ours(name: str, networks: Path, port: int, slo: float) -> None:
         folders = ["big", "small"] if name == "big/small" else [name if name in SIZES else "gears"]
         network = open_network("network", [networks / one for one in folders], ENGINE, 1)
         if name.startswith("fixed"):
-            network.points = [p for p in network.points if p.group == int(name.split()[1])]
+            network.points = [
+                p for p in network.points if p.inputs_per_pass == int(name.split()[1])
+            ]
         network.points = [_timed(point) for point in network.points]
         return network
 
@@ -53,7 +55,9 @@ def _timed(point):
         spent[1] += len(inputs)
         if time.monotonic() - last[0] > 0.1:
             last[0] = time.monotonic()
-            Path(f"{file}.{point.group}{point.name[0]}").write_text(f"{spent[0]} {spent[1]}")
+            Path(f"{file}.{point.inputs_per_pass}{point.name[0]}").write_text(
+                f"{spent[0]} {spent[1]}"
+            )
         return answers
 
     return replace(point, run=run)

@@ -72,6 +72,8 @@ def plain(folder: Path, stride: int) -> nn.Module:
 
 def untrained(place: Path, name: str, depth: int, width: int) -> None:
     """Write a network for CIFAR-10, for timing only, and pixels to send to it."""
+    if (place / f"{name}-samples.npz").exists():
+        return
     model = mn.MIMOConv(
         mn.MIMOConvConfig(num_streams=4, depth=depth, width=width, image_size=32, num_classes=10)
     ).eval()

@@ -45,7 +45,7 @@ def make_server(networks: Path, only: int | None):
     def opened():
         network = open_network("network", [networks / "gears"], ENGINE, 1)
         if only is not None:
-            network.points = [point for point in network.points if point.group == only]
+            network.points = [point for point in network.points if point.inputs_per_pass == only]
         network.points = [replace(p, run=partial(run_often, p.run)) for p in network.points]
         return network
 

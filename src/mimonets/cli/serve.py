@@ -71,7 +71,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
     parser.add_argument("--port", type=port, default=8000, help="%(default)s")
     parser.add_argument(
-        "--grpc-port", type=port, metavar="PORT", help="also answer gRPC here (8001 is usual)"
+        "--grpc-port",
+        type=port,
+        metavar="PORT",
+        help="also answer gRPC here, once models are loaded (8001 is usual)",
     )
     parser.add_argument(
         "--trace", metavar="URL", help="send OpenTelemetry spans there (http://localhost:4318)"

@@ -3,8 +3,9 @@
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 from mimonets.serving.request_options import RequestError
@@ -14,14 +15,34 @@ LATE = "The deadline passed before the request was decoded."
 Found = TypeVar("Found")
 
 
+class Turns:
+    """So many may do something at once, and of one tenant its share of them."""
+
+    def __init__(self, most: int, share: float, clock: Callable[[], float]) -> None:
+        self._clock, self._all = clock, asyncio.Semaphore(most)
+        own = max(1, int(share * most))
+        self._own = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(own))
+
+    @asynccontextmanager
+    async def take(self, tenant: str, until: float) -> AsyncIterator[None]:
+        """Wait for a turn; 504 if there is none before ``until``."""
+        async with AsyncExitStack() as taken:
+            try:
+                async with asyncio.timeout(max(until - self._clock(), 0)):
+                    await taken.enter_async_context(self._own[tenant])
+                    await taken.enter_async_context(self._all)
+            except TimeoutError:
+                raise RequestError(504, LATE) from None
+            yield
+
+
 class Decoders:
     """The threads, and who may use how many of them."""
 
     def __init__(self, clock: Callable[[], float], share: float = 1.0) -> None:
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="decode")
-        most = max(1, int(share * THREADS))
-        self._free = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(most))
+        self._turns = Turns(THREADS, share, clock)
 
     async def run(
         self,
@@ -46,23 +67,13 @@ class Decoders:
         leaving = asyncio.create_task(watch())
         leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            await self._acquire(tenant, until)
-            try:
+            async with self._turns.take(tenant, until):
                 check()
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._threads, work, check)
-            finally:
-                self._free[tenant].release()
         finally:
             gone.set()  # of a request that is cancelled, nobody needs the rest
             leaving.cancel()
-
-    async def _acquire(self, tenant: str, until: float) -> None:
-        try:
-            async with asyncio.timeout(max(until - self._clock(), 0)):
-                await self._free[tenant].acquire()
-        except TimeoutError:
-            raise RequestError(504, LATE) from None
 
     def stop(self) -> None:
         """Take no more work."""

@@ -6,7 +6,8 @@ needs none of its other parts.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version as installed
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as messages
 
 from mimonets.serving.bodies import Body
+from mimonets.serving.decoders import Turns
 from mimonets.serving.infer import BINARY_ON_LOOP, FAULT, error_headers, find_tenant
 from mimonets.serving.operating_points import Array
 from mimonets.serving.protocol import (
@@ -25,6 +27,7 @@ from mimonets.serving.protocol import (
     EXTENSIONS,
     RequestHeader,
     describe,
+    largest_body,
     make_outputs,
     read_header,
     read_inputs,
@@ -38,6 +41,7 @@ log = logging.getLogger(__name__)
 Context = Any  # a grpc.aio.ServicerContext
 NAME = "inference.GRPCInferenceService"
 MOST_CALLS = 1024  # under way at once; more are refused
+PER_NUMBER = 10  # bytes of a typed number, at most
 LONGEST = 3600.0  # seconds: a deadline that is later is none
 # Which field of InferTensorContents holds the numbers of a type; FP16 has none.
 TYPED = {
@@ -63,18 +67,22 @@ CODES = {
 
 
 async def start_grpc(server: Server, host: str, port: int) -> tuple[Any, int]:
-    """Listen for gRPC on the running loop; returns what to stop, and the port."""
-    most = min(server.settings.max_body, server.settings.max_receiving)
+    """Listen for gRPC on the running loop; returns what to stop, and the port.
+
+    The models are loaded: the longest message follows from what they take.
+    """
+    service = Service(server)
     listening = grpc.aio.server(
         maximum_concurrent_rpcs=MOST_CALLS,
         options=[
-            ("grpc.max_receive_message_length", most),
+            ("grpc.max_receive_message_length", service.longest),
+            ("grpc.http2.bdp_probe", 0),  # a message that is not read yet stays with its client
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
             ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small body stays small
         ],
     )
-    listening.add_generic_rpc_handlers((_handlers(Service(server)),))
+    listening.add_generic_rpc_handlers((_handlers(service),))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         bound = listening.add_insecure_port(address)
@@ -88,7 +96,7 @@ async def start_grpc(server: Server, host: str, port: int) -> tuple[Any, int]:
 
 def _handlers(service: "Service") -> Any:
     """Make the handlers of all calls that are answered; gRPC refuses the others by itself."""
-    calls: dict[str, Callable[[Any, Context], Awaitable[Any]]] = {
+    calls: dict[str, Callable[[Context], Awaitable[Any]]] = {
         "ServerLive": service.live,
         "ServerReady": service.ready,
         "ServerMetadata": service.metadata,
@@ -96,33 +104,29 @@ def _handlers(service: "Service") -> Any:
         "ModelMetadata": service.model_metadata,
         "RepositoryIndex": service.index,
         "RepositoryModelLoad": service.load,
+        "ModelInfer": service.infer,
     }
+    # As streams of one message, which look the same to a client: a call reads it when its key is
+    # known and there is room for it. Until then gRPC takes 64 kB of it, whatever its length.
     found = {
-        name: grpc.unary_unary_rpc_method_handler(
+        name: grpc.stream_unary_rpc_method_handler(
             _answered(call),
-            request_deserializer=getattr(messages, f"{name}Request").FromString,
+            request_deserializer=None,
             response_serializer=getattr(messages, f"{name}Response").SerializeToString,
         )
         for name, call in calls.items()
     }
-    # As a stream of one message, which looks the same to a client: its key is checked before its
-    # tensors are read, and there is a limit to how long they may take.
-    found["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
-        _answered(service.infer),
-        request_deserializer=None,  # its bytes are counted first
-        response_serializer=messages.ModelInferResponse.SerializeToString,
-    )
     return grpc.method_handlers_generic_handler(NAME, found)
 
 
 def _answered(
-    call: Callable[[Any, Context], Awaitable[Any]],
+    call: Callable[[Context], Awaitable[Any]],
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     """Turn what a call raises into a status; nothing is logged that a client did wrong."""
 
-    async def answer(request: Any, context: Context) -> Any:
+    async def answer(_: Any, context: Context) -> Any:
         try:
-            return await call(request, context)
+            return await call(context)
         except RequestError as problem:
             words = [(name.decode(), value.decode()) for name, value in error_headers(problem)]
             retry = tuple(pair for pair in words if pair[0] == "retry-after")
@@ -139,43 +143,53 @@ class Service:
     """The calls of the protocol; each answers a message or raises RequestError."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        self._server, settings = server, server.settings
+        needed = [
+            largest_body(version.network.input_spec, settings.max_inputs, PER_NUMBER)
+            for version in server.models.values()
+        ]
+        self.longest = min(max(needed), settings.max_body, settings.max_receiving)
+        # Calls that may read at once: gRPC does not say how much of a message is there.
+        readers = settings.max_receiving // self.longest
+        self._turns = Turns(readers, server.tenants.share, server.clock)
 
-    async def live(self, request: Any, context: Context) -> Any:
+    async def live(self, context: Context) -> Any:
         """Tell whether queued work progresses."""
         return messages.ServerLiveResponse(live=self._server.worker.is_live())
 
-    async def ready(self, request: Any, context: Context) -> Any:
+    async def ready(self, context: Context) -> Any:
         """Tell whether all models answer."""
         is_ready = self._server.is_ready and self._server.worker.is_live()
         return messages.ServerReadyResponse(ready=is_ready)
 
-    async def metadata(self, request: Any, context: Context) -> Any:
+    async def metadata(self, context: Context) -> Any:
         """Name the server."""
         return messages.ServerMetadataResponse(
             name="mimonets", version=installed("mimonets"), extensions=EXTENSIONS
         )
 
-    async def model_ready(self, request: Any, context: Context) -> Any:
+    async def model_ready(self, context: Context) -> Any:
         """Tell whether a model answers."""
+        request, _ = await self._read(messages.ModelReadyRequest, context)
         try:
-            self._find(request.name, request.version, context)
+            self._server.find(request.name, request.version or None)
         except RequestError as problem:
             if problem.status != 503:
                 raise
             return messages.ModelReadyResponse(ready=False)
         return messages.ModelReadyResponse(ready=True)
 
-    async def model_metadata(self, request: Any, context: Context) -> Any:
+    async def model_metadata(self, context: Context) -> Any:
         """Describe a model; its modes are in the metadata over HTTP, this message has no room."""
-        found = self._find(request.name, request.version, context)
+        request, _ = await self._read(messages.ModelMetadataRequest, context)
+        found = self._server.find(request.name, request.version or None)
         described = describe(found.queue, found.network, self._server.settings.slo)
         described.pop("parameters")
         return messages.ModelMetadataResponse(**described)
 
-    async def index(self, request: Any, context: Context) -> Any:
+    async def index(self, context: Context) -> Any:
         """List the models."""
-        self._tenant(context)
+        await self._read(messages.RepositoryIndexRequest, context)
         entries = [
             messages.RepositoryIndexResponse.ModelIndex(
                 name=name, version=version.number, state="READY"
@@ -184,19 +198,18 @@ class Service:
         ]
         return messages.RepositoryIndexResponse(models=entries)
 
-    async def load(self, request: Any, context: Context) -> Any:
+    async def load(self, context: Context) -> Any:
         """Load a model again."""
-        await self._server.load_for(self._tenant(context), request.model_name)
+        request, tenant = await self._read(messages.RepositoryModelLoadRequest, context)
+        await self._server.load_for(tenant, request.model_name)
         return messages.RepositoryModelLoadResponse()
 
-    async def infer(self, requests: Any, context: Context) -> Any:
+    async def infer(self, context: Context) -> Any:
         """Answer the one message of an inference request."""
         server, begun = self._server, self._server.clock()
         remaining = context.time_remaining()
         with CountedRequest(server, "", _metadata(context)) as counted:
-            tenant = self._tenant(context)
-            with Body(server.bodies, tenant.name) as body:
-                content = await body.read(partial(_receive, context), {}, server.settings.max_body)
+            async with self._content(context) as (content, tenant):
                 decode = partial(self._decode, content, counted)
                 if len(content) <= BINARY_ON_LOOP:
                     request, found, header, inputs = decode()
@@ -231,10 +244,7 @@ class Service:
         self, content: bytes, counted: CountedRequest
     ) -> tuple[Any, Version, RequestHeader, Array]:
         """Read a message: itself, the model that it asks, what it asks for and its inputs."""
-        try:
-            request = messages.ModelInferRequest.FromString(content)
-        except DecodeError:
-            raise RequestError(400, "The message is no ModelInferRequest.") from None
+        request = _parse(messages.ModelInferRequest, content)
         counted.name = request.model_name
         found = self._server.find(request.model_name, request.model_version or None)
         raw, described = _as_json(request)
@@ -243,12 +253,32 @@ class Service:
         inputs = read_inputs(header, raw, spec, takes_short=found.network.takes_short)
         return request, found, header, inputs
 
-    def _tenant(self, context: Context) -> Tenant:
-        return find_tenant(self._server, _metadata(context))
+    async def _read(self, kind: Any, context: Context) -> tuple[Any, Tenant]:
+        """Read the message of a call; returns it, and who sent it."""
+        async with self._content(context) as (content, tenant):
+            return _parse(kind, content), tenant
 
-    def _find(self, name: str, number: str, context: Context) -> Version:
-        self._tenant(context)
-        return self._server.find(name, number or None)
+    @asynccontextmanager
+    async def _content(self, context: Context) -> AsyncIterator[tuple[bytes, Tenant]]:
+        """Receive the bytes of a message, and say whose they are; counted while they are used."""
+        tenant = find_tenant(self._server, _metadata(context))
+        with Body(self._server.bodies, tenant.name) as body:
+            yield await body.read(partial(self._receive, context, tenant), {}, self.longest), tenant
+
+    async def _receive(self, context: Context, tenant: Tenant) -> dict[str, Any]:
+        """Receive the message of a call like the body of a request, once there is room."""
+        async with self._turns.take(tenant.name, self._server.clock() + LONGEST):
+            content = await context.read()
+        if content is grpc.aio.EOF:
+            raise RequestError(400, "The call ended without a message.")
+        return {"type": "http.request", "body": content}
+
+
+def _parse(kind: Any, content: bytes) -> Any:
+    try:
+        return kind.FromString(content)
+    except DecodeError:
+        raise RequestError(400, f"The message is no {kind.__name__}.") from None
 
 
 def _metadata(context: Context) -> dict[bytes, bytes]:
@@ -262,14 +292,6 @@ def _metadata(context: Context) -> dict[bytes, bytes]:
 async def _never() -> None:
     """Wait for a client that leaves: gRPC cancels its call itself."""
     await asyncio.Event().wait()
-
-
-async def _receive(context: Context) -> dict[str, Any]:
-    """Receive the message of a call like the body of a request."""
-    content = await context.read()
-    if content is grpc.aio.EOF:
-        raise RequestError(400, "The call ended without a message.")
-    return {"type": "http.request", "body": content}
 
 
 def _as_json(request: Any) -> tuple[bytes, dict[str, Any]]:

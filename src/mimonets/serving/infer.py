@@ -151,7 +151,6 @@ async def infer(
                     found.network.input_spec,
                     takes_short=found.network.takes_short,
                     max_inputs=settings.max_inputs,
-                    known=found.headers,
                 )
                 if len(content) <= (ON_LOOP if length is None else BINARY_ON_LOOP):
                     header, inputs = decode()

@@ -21,6 +21,7 @@ class Metrics:
 
     def __init__(self, queued: Callable[[], int], clock: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
+        self.source: Any = self.registry  # or what collects the numbers of all replicas
         self._clock = clock
         self._labelled: dict[tuple[Any, tuple[object, ...]], Any] = {}
         # (when, seconds, active streams) of answers
@@ -98,7 +99,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Give everything in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.source)
 
     def window(self, seconds: float = 2.0) -> dict[str, float]:
         """Summarise the last seconds for the page; all pages of a tenth of a second share it."""

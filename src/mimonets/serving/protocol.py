@@ -19,7 +19,6 @@ from mimonets.serving.networks import VALUES, Network
 from mimonets.serving.operating_points import Array
 from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
 
-MOST_KNOWN, LONGEST_KNOWN = 256, 2048  # headers that are kept, and bytes of one of them
 PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
 EXTENSIONS = ("binary_tensor_data", "classification", "model_repository")
 LONGEST_JSON = 8 * 2**20  # bytes: all threads wait while JSON is decoded
@@ -47,18 +46,6 @@ class RequestHeader:
     outputs: tuple[tuple[str, bool, int], ...]  # name, binary, classes
 
 
-class KnownHeaders(dict[bytes, RequestHeader]):
-    """Headers that came before: clients send the same bytes again and again before a tensor."""
-
-    def remember(self, text: bytes, header: RequestHeader) -> None:
-        """Keep a header; of many, none are kept for long."""
-        if header.size is None or len(text) > LONGEST_KNOWN:
-            return
-        if len(self) >= MOST_KNOWN:
-            self.clear()
-        self[text] = header
-
-
 def decode_request(
     body: bytes,
     header_length: str | None,
@@ -66,12 +53,8 @@ def decode_request(
     *,
     takes_short: bool,
     max_inputs: int,
-    known: KnownHeaders | None = None,
 ) -> tuple[RequestHeader, Array]:
-    """Decode an inference request into its header and its inputs; raises RequestError.
-
-    ``known`` has headers that were decoded before, for the same network.
-    """
+    """Decode an inference request into its header and its inputs; raises RequestError."""
     cut = len(body)
     if header_length is not None:
         cut = _read_length(header_length)
@@ -81,19 +64,14 @@ def decode_request(
                 f"Inference-Header-Content-Length is {short(header_length)}: "
                 f"it must be an integer from 0 to {len(body)}, the bytes of the body.",
             )
-    text = bytes(body[:cut])
-    header = known.get(text) if known is not None else None
-    if header is None:
-        longest = min(largest_body(spec, max_inputs), LONGEST_JSON)
-        if len(text) > longest:
-            raise RequestError(
-                413,
-                f"{len(text)} bytes of JSON; at most {longest} are taken for this network: send "
-                f"fewer inputs, or binary tensors.",
-            )
-        header = read_header(read_json(text), spec, max_inputs)
-        if known is not None:
-            known.remember(text, header)
+    longest = min(largest_body(spec, max_inputs), LONGEST_JSON)
+    if cut > longest:
+        raise RequestError(
+            413,
+            f"{cut} bytes of JSON; at most {longest} are taken for this network: send "
+            f"fewer inputs, or binary tensors.",
+        )
+    header = read_header(read_json(body[:cut]), spec, max_inputs)
     return header, read_inputs(header, body[cut:], spec, takes_short=takes_short)
 
 
@@ -102,9 +80,9 @@ def read_inputs(header: RequestHeader, raw: bytes, spec: InputSpec, *, takes_sho
     return check_inputs(_read_tensor(header, raw), spec, takes_short=takes_short)
 
 
-def largest_body(spec: InputSpec, max_inputs: int) -> int:
+def largest_body(spec: InputSpec, max_inputs: int, per_number: int = PER_NUMBER) -> int:
     """Give the most bytes that a request to a network needs, as JSON or with a binary tensor."""
-    return BESIDE + PER_NUMBER * max_inputs * numbers_of(spec)
+    return BESIDE + per_number * max_inputs * numbers_of(spec)
 
 
 def read_json(body: bytes, most: int | None = None) -> dict[str, Any]:

@@ -5,10 +5,13 @@ same application that ``mimonets serve`` runs: it does its own admission, so Ray
 back (``max_ongoing_requests``), and its own batching, so ``@serve.batch`` is not used.
 """
 
+import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric
 
 from mimonets._extras import need
 from mimonets.serving.run import check_host, freeze_loaded_objects, is_loopback
@@ -17,8 +20,62 @@ from mimonets.serving.server import Server
 ONGOING = 1000  # requests of one replica; it refuses by itself what it cannot answer in time
 LOAD = 0.8  # fraction of its slow capacity that a replica should be busy with
 GRACE = 30.0  # seconds to answer what is queued when a replica goes
+HEALTH_PERIOD = 2  # seconds; a replica tells its numbers as often
+FORGOTTEN = 5 * HEALTH_PERIOD  # seconds after which a silent replica is left out
 
 _server: Server | None = None  # the one of this process, a replica
+
+
+class Board:
+    """An actor that knows what the numbers of every replica were when it last told them."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, list[Metric]]] = {}
+
+    def exchange(self, replica: str, own: list[Metric]) -> dict[str, list[Metric]]:
+        """Note the numbers of a replica; returns those of all."""
+        now = time.monotonic()
+        self._told[replica] = now, own
+        self._told = {one: it for one, it in self._told.items() if it[0] > now - FORGOTTEN}
+        return {one: numbers for one, (_, numbers) in self._told.items()}
+
+
+class AllReplicas:
+    """What Prometheus reads at any replica: the numbers of all of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> list[Metric]:
+        """Tell the others our numbers and get theirs; ours alone while the board is away."""
+        import ray
+        from ray import serve
+
+        own, here = list(self._registry.collect()), serve.get_replica_context()
+        name, replica = f"mimonets-metrics-{here.app_name}", here.replica_id.unique_id
+        try:
+            # It goes with the replica that made it, and the next one makes another.
+            board = ray.remote(Board).options(
+                name=name, namespace="mimonets", get_if_exists=True, num_cpus=0
+            )
+            found = ray.get(board.remote().exchange.remote(replica, own), timeout=HEALTH_PERIOD)
+        except ray.exceptions.RayError:
+            found = {replica: own}
+        return merge(found)
+
+
+def merge(found: Mapping[str, Iterable[Metric]]) -> list[Metric]:
+    """Join the numbers of replicas; each gets the name of its replica as a label."""
+    families: dict[str, Metric] = {}
+    for replica, metrics in found.items():
+        for metric in metrics:
+            family = Metric(metric.name, metric.documentation, metric.type)
+            family = families.setdefault(metric.name, family)
+            family.samples += [
+                sample._replace(labels={**sample.labels, "replica": replica})
+                for sample in metric.samples
+            ]
+    return list(families.values())
 
 
 def on_ray(
@@ -44,20 +101,24 @@ def on_ray(
 
         _server = make_server()
         _server.on_load = freeze_loaded_objects
+        _server.metrics.source = AllReplicas(_server.metrics.registry)
         return make_app(_server)
 
     @serve.ingress(build)
     class Replica:
         async def check_health(self) -> None:
             """Raise if queued work does not progress: Ray then replaces the replica."""
-            if _server is not None and not _server.worker.is_live():
+            if _server is None:
+                return
+            if not _server.worker.is_live():
                 raise RuntimeError("Queued work does not progress.")
+            await asyncio.to_thread(_server.metrics.source.collect)
 
     options: dict[str, Any] = {
         "name": "mimonets",
         "max_ongoing_requests": ONGOING,
         "ray_actor_options": {"num_cpus": cpus, "num_gpus": gpus},
-        "health_check_period_s": 2,
+        "health_check_period_s": HEALTH_PERIOD,
         "health_check_timeout_s": 5,
         "graceful_shutdown_timeout_s": GRACE,
     }

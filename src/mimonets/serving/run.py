@@ -18,7 +18,7 @@ from mimonets.serving.connections import connection_class
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
 
-GRPC_GRACE = 2  # seconds for answers that are on their way
+GRPC_GRACE = 1.0  # seconds for answers that are on their way
 GRACE = 30  # seconds for requests that are being answered when the server is told to stop
 BODY_GRACE = 1.0  # seconds for requests that are still being sent then
 LAST_WORDS = 1.0  # seconds for clients to read the last answers
@@ -178,15 +178,19 @@ async def _serve(
 
     with contextlib.suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
         loop.add_signal_handler(signal.SIGHUP, start_reload)
-    calls, (host, grpc_port) = None, grpc_address
+    calls: list[Any] = []
+    host, grpc_port = grpc_address
     if grpc_port is not None:
         from mimonets.serving.grpc import start_grpc
 
-        calls, _ = await start_grpc(server, host, grpc_port)
+        async def start_calls() -> None:
+            calls.append((await start_grpc(server, host, grpc_port))[0])
+
+        server.on_loaded = start_calls
     try:
         await runner.serve()
     finally:
-        if calls is not None:
-            await calls.stop(GRPC_GRACE)  # what was admitted is answered already
+        for one in calls:
+            await one.stop(GRPC_GRACE)  # what was admitted is answered already
         if demo is not None:
             await demo.stop()

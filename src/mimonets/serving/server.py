@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +18,6 @@ from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
 from mimonets.serving.operating_points import Array, ServedPoint
 from mimonets.serving.policy import Policy, PolicySettings
-from mimonets.serving.protocol import KnownHeaders
 from mimonets.serving.request_options import RequestError, RequestOptions, make_request
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.worker import Worker, resolve
@@ -58,7 +57,6 @@ class Version:
 
     network: Network
     queue: ModelQueue
-    headers: KnownHeaders = field(default_factory=KnownHeaders)  # of requests that came before
 
     @property
     def number(self) -> str:
@@ -102,6 +100,7 @@ class Server:
         self.is_draining = False
         self.failure: BaseException | None = None  # why the models could not be loaded at the start
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_loaded: Callable[[], Awaitable[None]] | None = None  # before the server is ready
         self.on_ready: Callable[[], None] = lambda: None
         self.on_load: Callable[[], None] = lambda: None  # with every version, before it is used
         self._loads = dict.fromkeys(loaders, 0)
@@ -288,6 +287,8 @@ class Server:
     async def _load_all(self) -> None:
         for name in self.loaders:
             await self.load(name)
+        if self.on_loaded is not None:
+            await self.on_loaded()
 
     def _unknown(self, name: str) -> RequestError:
         hint = did_you_mean(name, self.loaders)
