@@ -56,8 +56,8 @@ for kind, colour in {"keys": "#ef8a1d", "tiles": "#69c08a", "plain": "#34558b"}.
     axis.plot(*zip(*found, strict=True), "o-", color=colour, label=kind)
 axis.set(xlabel="digits per CPU second", ylabel="accuracy, %")
 axis.legend()
-
-# %%
+for row in rows:
+    axis.annotate(f" {row[1]} per pass", (row[4], 100 * row[2]))
 print("network  digits per pass  accuracy  MMAC per digit  digits per CPU second")
 for row in rows:
     print("{:7} {:16} {:9.1%} {:15.2f} {:22,.0f}".format(*row))

@@ -42,7 +42,7 @@ def test_the_tour_runs_as_a_program_and_is_a_notebook(capsys):
 
     cells = pytest.importorskip("jupytext").read(EXAMPLES / "tour.py").cells
     kinds = [cell.cell_type for cell in cells]
-    assert kinds == ["markdown", "code", "code", "markdown", "code", "code"]
+    assert kinds == ["markdown", "code", "code", "markdown", "code"]
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_an_example_fits_on_a_screen(path):
     assert len(path.read_text().splitlines()) <= 65
 
 
-def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path, beside):
+@pytest.mark.usefixtures("torch_only", "beside")
+def test_a_cnn_of_ones_own_is_compared_with_what_one_could_run_instead(tmp_path):
     import compare_digits
 
     toy = {"steps": 20, "seeds": 1, "streams": (4,), "int8": False}

@@ -267,17 +267,36 @@ def conditions_table():
 
 
 def demo_table():
+    """What `mimonets demo` printed: accuracy and speed of one training of each network."""
+    found = result("demo-digits")
+    batches = list(found["rows"][0]["speedup"])
     rows = [
         [
             row["name"],
             str(row["inputs_per_pass"]),
-            f"{row['accuracy']:.1%}",
-            f"{row['inputs_per_second']:.0f}",
             f"{row['macs'] / 1e6:.2f}",
+            "{:.1f} ({:.1f} to {:.1f})".format(
+                *(100 * share for share in (row["accuracy"], *row["interval"]))
+            ),
+            *(f"{row['inputs_per_second'][b]:,.0f} ({row['speedup'][b]:.1f}x)" for b in batches),
         ]
-        for row in result("demo-digits")["rows"]
+        for row in found["rows"]
     ]
-    return table(["network", "inputs per pass", "test accuracy", "inputs/s", "MMAC/input"], rows)
+    header = ["network", "inputs per pass", "MMAC/input", "accuracy on 297 digits, %"]
+    return table([*header, *(f"inputs/s, batch {batch}" for batch in batches)], rows)
+
+
+def shipped_table():
+    """The networks that ship: how inputs share a pass, and accuracy by inputs per pass."""
+    rows = []
+    for name, entry in sorted(result("pretrained")["models"].items()):
+        summary = entry["card"]["summary"]
+        how = next((word for word in ("tiles", "keys") if word in summary), "plain")
+        points = [f"{n}: {100 * point['accuracy']:.1f} %" for n, point in entry["modes"].items()]
+        rows.append([f"`{name}`", how, ", ".join(points)])
+    return table(
+        ["network", "how inputs share a pass", "test accuracy by inputs per pass"], rows, 3
+    )
 
 
 def superposed_digits_table():
@@ -841,6 +860,7 @@ PLACES = {
     "docs/when-it-pays.md": [pays_table],
     "README.md": [readme_table, speed_sentence, accuracy_sentence],
     "docs/results.md": [not_run_table, claims_table],
+    "docs/start.md": [shipped_table],
     "docs/speed.md": [
         engines_table,
         engines_memory_table,

@@ -95,12 +95,15 @@ def loaders():
 def test_a_saved_network_and_loaders_of_ones_own_are_taken(tmp_path, capsys):
     sizes = {"depth": 10, "width": 1, "in_channels": 1, "image_size": 8, "num_classes": 4}
     mn.save(mn.create("wideresnet", **sizes), tmp_path / "saved")
+    thin = mn.SlimmableWideResNetConfig(**sizes, widths=(0.5,), shrinks=(1,))
+    mn.save(mn.SlimmableWideResNet(thin), tmp_path / "thin")
     (tmp_path / "given.py").write_text(LOADERS)
     words = ["compare", str(tmp_path / "saved"), "--data", f"{tmp_path}/given.py:loaders"]
     words += ["--out", str(tmp_path / "out"), "--steps", "1", "--seeds", "1", "--batch-size", "4"]
+    words += ["--sibling", f"thin={tmp_path / 'thin'}"]
     assert main([*words, "--json"]) == 0
     rows = {one["name"]: one for one in json.loads(capsys.readouterr().out)["rows"]}
-    assert {"as it is", "keys, N=4", "tiles, N=2", "slimmable, width 0.5"} <= {*rows}
+    assert {"as it is", "thin", "keys, N=4", "tiles, N=2", "slimmable, width 0.5"} <= {*rows}
     assert rows["slimmable, width 0.25"]["macs"] < rows["as it is"]["macs"] / 3
 
 

@@ -117,6 +117,7 @@ def test_a_ray_that_does_not_start_is_one_sentence(tmp_path, capsys, monkeypatch
     assert main(["reproduce", "demo-seeds", "--workers", "2", *place]) == 2
     said = capsys.readouterr().err
     assert "Ray could not be started or reached at RAY_ADDRESS=head:6379: no room. Try" in said
+    assert "set RAY_AUTH_MODE=token if" in said
 
 
 def test_ray_is_started_once_more_if_that_takes_too_long(monkeypatch):

@@ -567,8 +567,9 @@ class Work:
         contenders: list[Contender] = []
         for one in found:
             tell(f"exporting {one.name}")
-            fresh = None if one.name == "slimmable" else one.make()
-            model = load(self.run_of(one, seed) / "model", network=fresh).eval()
+            fresh = one.make()
+            own = isinstance(fresh, SlimmableWideResNet)
+            model = load(self.run_of(one, seed) / "model", network=None if own else fresh).eval()
             served = self._export(one, model, tell)
             engines = self._engines(model, served, tell)
             for name, point in one.points(model).items():

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from itertools import cycle, pairwise, takewhile
+from itertools import cycle, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -228,29 +228,41 @@ def draw_against_epochs(record: Record, path: Path) -> Path:
     """Draw validation accuracy against epochs: the mean over seeds, and from lowest to highest."""
     figure, axes = new_axes(width=7.6, height=5.0)
     runs = [run for run in record.get("runs", []) if run.get("history")]
-    names = {run["trial"] for run in runs}
-    letters = zip(*names, strict=False) if len(names) > 1 else ()
-    beginning = "".join(same[0] for same in takewhile(lambda one: len(set(one)) == 1, letters))
-    beginning = beginning[: beginning.rfind("-") + 1]
     lines: dict[tuple[str, str], dict[int, list[float]]] = {}
     for run in runs:
         for row in run["history"]:
             for mode, accuracy in row.get("validation", {}).items():
-                line = lines.setdefault((run["trial"].removeprefix(beginning), mode), {})
+                line = lines.setdefault((_name_of_trial(run["trial"]), mode), {})
                 line.setdefault(row["epoch"], []).append(100 * accuracy)
     several = {name for name, mode in lines if (name, mode) != (name, "1") and (name, "1") in lines}
-    seeds = Counter(run["trial"].removeprefix(beginning) for run in runs)
+    seeds = Counter(_name_of_trial(run["trial"]) for run in runs)
+    dashes = {family: cycle(("-", "--", "-.", ":")) for family in ("", *FAMILIES)}
     for (name, mode), line in lines.items():
         label = f"{name}, {mode} active" if name in several else name
         label += f" ({seeds[name]} seed{'s' if seeds[name] > 1 else ''})"
         at, means = list(line), [fmean(found) for found in line.values()]
-        (drawn,) = axes.plot(at, means, label=label)
+        colour = family_colour(name)
+        axes.plot(at, means, color=colour, linestyle=next(dashes[family_of(name)]), label=label)
         low, high = ([side(found) for found in line.values()] for side in (min, max))
-        axes.fill_between(at, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     _label(axes, "epochs")
     axes.set_ylabel("validation accuracy, %")
     return _finish(figure, record, path, axes)
+
+
+def _name_of_trial(trial: str) -> str:
+    """Name a curve by what ran.
+
+    >>> _name_of_trial("cifar10-regime-mimoconv-n2"), _name_of_trial("cifar10-map-wideresnet")
+    ('keys, N=2', 'plain')
+    """
+    for kind, family in (("mimoconv", "keys"), ("wideresnet", "plain")):
+        _, found, rest = trial.partition(kind)
+        if found:
+            words = [family, *rest.replace("-", ",").strip(",").split(",")]
+            return ", ".join(re.sub(r"^n(\d)", r"N=\1", word) for word in words if word)
+    return trial
 
 
 def draw_slopes(record: Record, path: Path) -> Path | None:

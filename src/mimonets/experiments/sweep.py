@@ -166,9 +166,10 @@ def ray_started(ray: Any, cores: int) -> Iterator[None]:
             if again:
                 continue
             where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+            token = ", set RAY_AUTH_MODE=token if the cluster asks for one" if address else ""
             raise ValueError(
-                f"Ray could not be started or reached {where}: {first_line(error)}. Try again, or "
-                f"leave out --workers."
+                f"Ray could not be started or reached {where}: {first_line(error)}. Try again"
+                f"{token}, or leave out --workers."
             ) from error
     try:
         yield
