@@ -372,7 +372,8 @@ def main():
     record = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     commits = dict.fromkeys(found.get("accuracy", found), where["commit"])
     commits = {**record.get("commits", {}), **commits}  # part by part, each from its own
-    dates = {**record.get("dates", {}), **dict.fromkeys(found, where["date"])}
+    before = dict.fromkeys(record.keys() & {*parts}, record.get("environment", {}).get("date"))
+    dates = {**before, **record.get("dates", {}), **dict.fromkeys(found, where["date"])}
     if "accuracy" in found:
         found["accuracy"] = {**record.get("accuracy", {}), **found["accuracy"]}
     record = {**record, **found, "commits": commits, "dates": dates}

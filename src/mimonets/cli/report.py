@@ -36,7 +36,7 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
     table.add_column("quartiles", justify="right")
     table.add_column("CPU ms/input", justify="right")
     same = [f"{base}, same engine" for base in first if several]
-    for base in (*first, *same):
+    for base in (*(f"{settings.engines[0]}: {base}" if several else base for base in first), *same):
         table.add_column(f"× {base}", justify="right")
     table.add_column("MMAC/input", justify="right")
     table.add_column("peak MB", justify="right")
