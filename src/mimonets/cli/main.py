@@ -26,7 +26,7 @@ examples:
   mimonets predict mnist-n16 a.png                 what the image shows, by a network that ships
   mimonets export runs/mnist-mimoconv-n4 --out out    for ONNX Runtime and OpenVINO
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
-  mimonets demo                                    train and compare, in three minutes, offline
+  mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
   mimonets serve runs/demo/digits-writers-mimoconv-narrow    chooses the superposition by load
 """
