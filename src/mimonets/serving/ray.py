@@ -53,9 +53,10 @@ class AllReplicas:
 
         own, here = list(self._registry.collect()), serve.get_replica_context()
         name, replica = f"mimonets-metrics-{here.app_name}", here.replica_id.unique_id
+        found: dict[str, list[Metric]]
         try:
             # It goes with the replica that made it, and the next one makes another.
-            board = ray.remote(Board).options(
+            board: Any = ray.remote(Board).options(
                 name=name, namespace="mimonets", get_if_exists=True, num_cpus=0
             )
             found = ray.get(board.remote().exchange.remote(replica, own), timeout=HEALTH_PERIOD)
