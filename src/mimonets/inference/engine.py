@@ -354,11 +354,7 @@ def open_backend(
             f"backend={name!r} runs exported networks: call mimonets.export(model, folder), then "
             f"mimonets.Engine(folder, backend={name!r})."
         )
-    if name == "onnxruntime":
-        from mimonets.inference.onnx_runtime import OnnxRuntimeBackend
-
-        return OnnxRuntimeBackend(name, folder, manifest, threads, device)
-    if device != "cpu":
+    if device != "cpu" and name != "onnxruntime":
         raise ValueError(
             f"backend={name!r} runs on a CPU only: choose torch, compiled or onnxruntime for "
             f"device={device!r}, or device='cpu'."
@@ -367,10 +363,10 @@ def open_backend(
         from mimonets.inference.torch_runtime import ProgramBackend
 
         return ProgramBackend(folder, manifest)
-    if name == "onnxruntime-int8":
+    if name.startswith("onnxruntime"):
         from mimonets.inference.onnx_runtime import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(name, folder, manifest, threads)
+        return OnnxRuntimeBackend(name, folder, manifest, threads, device)
     from mimonets.inference.open_vino import OpenVinoBackend
 
     return OpenVinoBackend(name, folder, manifest, threads)
@@ -413,9 +409,10 @@ def choose(
     CPU.
     """
     on_gpu = [one for one in cuda_backends(manifest) if one != "compiled"] if folder else []
-    places = [(name, "cuda" if device == "auto" else device) for name in on_gpu]
+    places = []
+    if device != "cpu":
+        places += [(name, "cuda" if device == "auto" else device) for name in on_gpu]
     if device in ("auto", "cpu"):
-        places = [] if device == "cpu" else places
         places += [
             (name, "cpu")
             for name, (formats, package) in CANDIDATES.items()

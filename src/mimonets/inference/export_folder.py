@@ -105,9 +105,8 @@ class ExportFolder:
                 for format_name, path in paths.items():
                     modes = written.setdefault(format_name, {})
                     modes.setdefault(str(active), {})[which] = path
-        for format_name, backend in (
-            *(("onnx", "onnxruntime"), ("openvino", "openvino"), ("pt2", "pt2")),
-        ):
+        backends = {"onnx": "onnxruntime", "openvino": "openvino", "pt2": "pt2"}
+        for format_name, backend in backends.items():
             if format_name in written:
                 more = ("weights.bin",) if format_name == "onnx" else ()
                 self.add(format_name, written[format_name], *more)
