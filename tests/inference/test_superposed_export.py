@@ -53,5 +53,5 @@ def test_without_a_builder_pytorch_needs_the_network_and_onnx_runtime_does_not(t
 
 
 def test_it_is_timed_in_every_mode(model):
-    result = bench(model, settings=BenchSettings(batch_size=6, rounds=2, warmup=0))
+    result = bench(model, settings=BenchSettings(batch_sizes=(6,), rounds=2, warmup=0))
     assert sorted(result.modes.values()) == [1, 2, 3]

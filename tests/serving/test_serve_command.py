@@ -171,9 +171,9 @@ def test_a_run_is_served_with_its_accuracies(tmp_path):
     network = open_network("run", [run_folder], "torch", 1)
     assert {point.inputs_per_pass: point.accuracy for point in network.points} == {1: 0.9, 2: 0.8}
     assert network.input_spec.shape == (1, 8, 8)
-    samples = np.load(write_samples(run_folder, tmp_path / "samples.npz"))
-    assert samples["inputs"].shape == (297, 1, 8, 8)
-    assert samples["inputs"].dtype == np.uint8
+    with np.load(write_samples(run_folder, tmp_path / "samples.npz")) as samples:
+        assert samples["inputs"].shape == (297, 1, 8, 8)
+        assert samples["inputs"].dtype == np.uint8
     pair = open_network("pair", [run_folder, run_folder / "model"], "torch", 1)
     assert [point.inputs_per_pass for point in pair.points] == [1, 1]
 
