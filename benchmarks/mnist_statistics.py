@@ -1,7 +1,7 @@
 """Test trained networks three ways that differ in the statistics of batch norm only.
 
 After training with mixup, the running statistics describe mixed images. mimonets measures them
-again on unmixed training images before it tests (``train.recalibrate_mixed``). The authors' code
+again on unmixed training images before it tests (``train.recalibrate_batches``). The authors' code
 tests in training mode, so on the statistics of each test batch, and answers depend on the batch.
 
 Takes the folders of finished runs, all of one recipe with mixup, such as those of ``mimonets
