@@ -120,7 +120,7 @@ def test_connections_fit_the_limit_of_open_files(monkeypatch):
     changed = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 256))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
-    most = connections.connection_class(1.0, 1000).most
+    most = connections.allowed_connections(1000)
     assert 1 <= most < 256 - 16
     assert changed == [(256, 256)]
 

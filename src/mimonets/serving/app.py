@@ -10,6 +10,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from mimonets.serving.errors import RequestError
 from mimonets.serving.infer import (
     FAULT,
     App,
@@ -22,7 +23,6 @@ from mimonets.serving.infer import (
 )
 from mimonets.serving.infer import infer as answer_inference
 from mimonets.serving.protocol import EXTENSIONS, describe
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server, Version
 from mimonets.serving.tenants import Tenant
 

@@ -17,8 +17,8 @@ import orjson
 from fastapi import FastAPI
 
 from mimonets.serving.bodies import Body, Receive
+from mimonets.serving.errors import RequestError
 from mimonets.serving.protocol import decode_request, encode_response, largest_body
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import CountedRequest, Server
 from mimonets.serving.tenants import Tenant
 

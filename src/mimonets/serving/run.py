@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 import warnings
+from collections.abc import Awaitable, Callable
+from functools import partial
 from ipaddress import ip_address
 from types import FrameType
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import uvicorn
 
 from mimonets.serving.app import make_app
-from mimonets.serving.connections import connection_class
+from mimonets.serving.connections import allowed_connections, connection_class
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
 
@@ -114,11 +116,11 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def make_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
-    """Say how HTTP is served."""
+def make_config(app: Any, settings: ServerSettings, most: int) -> uvicorn.Config:
+    """Say how HTTP is served, on so many connections."""
     return uvicorn.Config(
         app,
-        http=connection_class(settings.header_timeout, settings.max_connections),
+        http=connection_class(settings.header_timeout, most),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -140,7 +142,14 @@ def run_server(
     check_host(host, server)
     app = make_app(server, wait=False)
     add_site(app, server, demo)
-    config = make_config(app, server.settings)
+    most = allowed_connections(server.settings.max_connections)
+    open_calls = None
+    if grpc_port is not None:
+        from mimonets.serving.grpc import start_grpc
+
+        open_calls = partial(start_grpc, server, host, grpc_port, most // 3)
+        most -= most // 3
+    config = make_config(app, server.settings, most)
     runner = _Runner(config, server, listen(host, port))
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
@@ -149,7 +158,7 @@ def run_server(
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
-        loop.run(_serve(runner, server, demo, (host, grpc_port)))
+        loop.run(_serve(runner, server, demo, open_calls))
     if server.failure is not None:
         raise server.failure
 
@@ -158,7 +167,7 @@ async def _serve(
     runner: _Runner,
     server: Server,
     demo: Any,
-    grpc_address: tuple[str, int | None] = ("", None),
+    open_calls: Callable[[], Awaitable[Any]] | None = None,
 ) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
@@ -179,12 +188,10 @@ async def _serve(
     with contextlib.suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
         loop.add_signal_handler(signal.SIGHUP, start_reload)
     calls: list[Any] = []
-    host, grpc_port = grpc_address
-    if grpc_port is not None:
-        from mimonets.serving.grpc import start_grpc
+    if open_calls is not None:
 
         async def start_calls() -> None:
-            calls.append((await start_grpc(server, host, grpc_port))[0])
+            calls.append((await open_calls())[0])
 
         server.on_loaded = start_calls
     try:
