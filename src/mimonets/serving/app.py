@@ -154,12 +154,11 @@ def _add_health(app: FastAPI, server: Server) -> None:
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         tenant = authorise(request, server)
-        # It takes some ms: many who ask at once would stop the loop.
         text = await server.decoders.run(
             tenant.name,
             server.clock() + server.settings.body_timeout,
-            partial(client_leaves, request.receive),
             lambda check: server.metrics.text(),
+            partial(client_leaves, request.receive),
         )
         return Response(text, media_type="text/plain; version=0.0.4")
 

@@ -25,10 +25,17 @@ class Decoders:
         self,
         tenant: str,
         until: float,
-        client_leaves: Callable[[], Coroutine[Any, Any, None]],
         work: Callable[[Callable[[], None]], Found],
+        client_leaves: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Found:
-        """Run ``work(check)`` on a thread; ``check`` raises if it is late or the client left."""
+        """Run ``work(check)`` on a thread; ``check`` raises if it is late or the client left.
+
+        ``at_once``: run it here, since it takes less than the way to a thread.
+        """
+        if at_once:
+            return work(lambda: None)
         gone = threading.Event()
 
         def check() -> None:
@@ -38,8 +45,9 @@ class Decoders:
                 raise RequestError(504, LATE)
 
         async def watch() -> None:
-            await client_leaves()
-            gone.set()
+            if client_leaves is not None:
+                await client_leaves()
+                gone.set()
 
         leaving = asyncio.create_task(watch())
         leaving.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -4,7 +4,6 @@ Messages are the classes that were generated for NVIDIA's client (``tritonclient
 needs none of its other parts.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -234,14 +233,12 @@ class Service:
         remaining = context.time_remaining()
         with CountedRequest(server, "", _metadata(context)) as counted:
             async with self._content(context) as (content, tenant):
-                decode = partial(self._decode, content, counted)
-                if len(content) <= BINARY_ON_LOOP:
-                    request, found, header, inputs = decode()
-                else:
-                    until = begun + server.settings.body_timeout
-                    request, found, header, inputs = await server.decoders.run(
-                        tenant.name, until, _never, lambda check: decode()
-                    )
+                request, found, header, inputs = await server.decoders.run(
+                    tenant.name,
+                    begun + server.settings.body_timeout,
+                    lambda check: self._decode(content, counted),
+                    at_once=len(content) <= BINARY_ON_LOOP,
+                )
             options = header.options
             if remaining is not None and remaining < LONGEST:
                 options = replace(options, timeout=min(remaining, options.timeout or remaining))
@@ -322,11 +319,6 @@ def _metadata(context: Context) -> dict[bytes, bytes]:
         name.encode(): value if isinstance(value, bytes) else value.encode("latin-1", "replace")
         for name, value in context.invocation_metadata() or ()
     }
-
-
-async def _never() -> None:
-    """Wait for a client that leaves: gRPC cancels its call itself."""
-    await asyncio.Event().wait()
 
 
 def _as_json(request: Any) -> tuple[bytes, dict[str, Any]]:

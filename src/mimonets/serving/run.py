@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib import import_module
 from ipaddress import ip_address
 from types import FrameType
 from typing import Any
@@ -48,6 +49,13 @@ def freeze_loaded_objects() -> None:
     if gc.get_freeze_count() == 0:  # later, a whole pass would make requests late
         gc.collect()
     gc.freeze()
+
+
+def import_ahead() -> None:
+    """Import what the first request of a kind would: that takes the loop some tens of ms."""
+    import_module("anyio._backends._asyncio")
+    with contextlib.suppress(ImportError):  # Pillow is optional
+        import_module("PIL.Image").preinit()
 
 
 class _Runner(uvicorn.Server):
@@ -151,6 +159,7 @@ def run_server(
         most -= most // 3
     config = make_config(app, server.settings, most)
     runner = _Runner(config, server, listen(host, port))
+    import_ahead()
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
     server.on_load = freeze_loaded_objects
