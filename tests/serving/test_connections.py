@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -310,6 +311,29 @@ def test_stalled_clients_do_not_delay_the_end_and_what_was_admitted_is_answered(
         process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+def is_open(client):
+    client.setblocking(False)
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+def test_a_client_in_a_flood_of_connections_is_answered():
+    server = make_server(max_connections=20)
+    with listening(server) as address, ExitStack() as stack:
+        server.worker._loop.call_soon_threadsafe(time.sleep, 0.5)  # all are accepted at once
+        flood = [stack.enter_context(connect(address)) for _ in range(30)]
+        good = stack.enter_context(connect(address))
+        good.sendall(REQUEST)
+        flood += [stack.enter_context(connect(address)) for _ in range(50)]
+        assert good.recv(15) == b"HTTP/1.1 200 OK"
+        time.sleep(0.2)
+        assert sum(map(is_open, flood)) <= 20
 
 
 def unread(address):

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 log = logging.getLogger(__name__)
 LONGEST_HEADERS = 64 * 2**10  # bytes
 MOST_PIPELINED = 100  # requests that one client sends before their answers
+LOOKED_AT = 32  # connections that may have sent something, when one has to be closed
 SPARE_DESCRIPTORS = 16  # that stay free for files and models
 
 
@@ -34,14 +35,19 @@ class Connection(HttpToolsProtocol):
         self._start_timer()
         if len(self.connections) <= self.most:
             return
-        waiting = [  # for their clients, to send a request or to read an answer
+        others = [one for one in self.connections if not one.transport.is_closing()]
+        if len(others) <= self.most:
+            return
+        waiting = [  # for their clients, to send a request or to read an answer; this one does too
             one
-            for one in self.connections
+            for one in others
             if isinstance(one, Connection) and (one.is_waiting or one.flow.write_paused)
         ]
-        oldest = min(waiting, key=lambda one: one._since)  # this one waits too
+        waiting.sort(key=lambda one: one._since)
+        # Many are accepted at once: what came meanwhile is not read yet.
+        silent = (one for one in waiting[:LOOKED_AT] if not one._has_unread)
         self._warn(f"{self.most} connections are open: the one that sent nothing longest is closed")
-        oldest.transport.abort()
+        next(silent, waiting[0]).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request of this client, not the last alone."""
@@ -129,6 +135,18 @@ class Connection(HttpToolsProtocol):
     def is_waiting(self) -> bool:
         """Tell whether nothing that was received whole is being answered."""
         return all(one.response_complete or one.more_body for one in self._under_way)
+
+    @property
+    def _has_unread(self) -> bool:
+        """Tell whether the client sent bytes that nobody looked at yet."""
+        try:
+            from fcntl import ioctl
+            from termios import FIONREAD
+
+            file = self.transport.get_extra_info("socket").fileno()
+            return any(ioctl(file, FIONREAD, bytes(4)))
+        except (ImportError, OSError):  # Windows; a connection that is closed
+            return False
 
     @property
     def _is_idle(self) -> bool:
