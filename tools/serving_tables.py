@@ -96,11 +96,11 @@ def pair_table():
 
 
 def mean_cell(rows):
-    """Give the mean over all runs of a server with some arrivals."""
+    """Give the mean over all runs of a server with some arrivals; a star marks void ones."""
     if not rows:
         return ""
     good, p99 = (sum(row[key] for row in rows) / len(rows) for key in ("right_in_time", "p99"))
-    return f"{100 * good:.1f}, {1000 * p99:.0f}"
+    return f"{100 * good:.1f}, {1000 * p99:.0f}" + "*" * any(row["void"] for row in rows)
 
 
 def soak_sentence():

@@ -125,7 +125,7 @@ def test_connections_fit_the_limit_of_open_files(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 256))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
     most = connections.allowed_connections(1000)
-    assert 1 <= most < 256 - 16
+    assert 1 <= most < (256 - 16) / 2
     assert changed == [(256, 256)]
 
 
@@ -368,8 +368,7 @@ def test_a_client_that_does_not_read_is_closed_and_makes_room_for_others():
             client.close()
     with serving_much(header_timeout=0.5) as address, unread(address) as client:
         time.sleep(2)
-        with pytest.raises(ConnectionResetError):
-            read_all(client)
+        assert len(read_all(client)) < 19 * 2**20, "the rest is still sent"
 
 
 def test_a_client_that_reads_slowly_gets_its_answers():

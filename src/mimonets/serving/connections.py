@@ -38,12 +38,8 @@ class Connection(HttpToolsProtocol):
         others = [one for one in self.connections if not one.transport.is_closing()]
         if len(others) <= self.most:
             return
-        waiting = [  # for their clients, to send a request or to read an answer; this one does too
-            one
-            for one in others
-            if isinstance(one, Connection) and (one.is_waiting or one.flow.write_paused)
-        ]
-        waiting.sort(key=lambda one: one._since)
+        waiting = [one for one in others if isinstance(one, Connection) and one._awaits_client]
+        waiting.sort(key=lambda one: one._since)  # this one is the last of them
         # Many are accepted at once: what came meanwhile is not read yet.
         silent = (one for one in waiting[:LOOKED_AT] if not one._has_unread)
         self._warn(f"{self.most} connections are open: the one that sent nothing longest is closed")
@@ -82,6 +78,11 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not None:
             self._under_way = [one for one in self._under_way if not one.response_complete]
             self._under_way.append(self.cycle)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._since = self.loop.time()
+        super().on_response_complete()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Stay open for the answers to a client that has sent all it wanted to.
@@ -137,6 +138,12 @@ class Connection(HttpToolsProtocol):
         return all(one.response_complete or one.more_body for one in self._under_way)
 
     @property
+    def _awaits_client(self) -> bool:
+        """Tell whether it is the client's turn: to send a request, or to read an answer."""
+        is_sent = self.transport.get_write_buffer_size() == 0
+        return self.flow.write_paused or (self.is_waiting and is_sent)
+
+    @property
     def _has_unread(self) -> bool:
         """Tell whether the client sent bytes that nobody looked at yet."""
         try:
@@ -187,7 +194,9 @@ def allowed_connections(wanted: int) -> int:
     except (ImportError, OSError):  # Windows, macOS
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted + used:
-        soft = wanted + used if hard == resource.RLIM_INFINITY else min(hard, wanted + used)
+    # Twice: one that is closed to make room keeps its file until the loop comes round.
+    needed = 2 * wanted + used
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else max(2, min(wanted, soft - used))
+    return wanted if soft == resource.RLIM_INFINITY else max(2, min(wanted, (soft - used) // 2))

@@ -44,6 +44,7 @@ CONNECTIONS = 100  # where nobody says how many
 MOST_READ = 256  # messages that are read at once
 PATIENCE = 1.0  # seconds that a message may take to come while others wait
 STREAMS = 100  # calls of one connection; a client keeps others back
+IDLE = 300  # seconds that a connection may have no call
 AGE, LAST_CALLS = 600, 120  # seconds that a connection lives, and that its last calls get then
 PER_NUMBER = 10  # bytes of a typed number, at most
 LONGEST = 3600.0  # seconds: a deadline that is later is none
@@ -85,7 +86,7 @@ async def start_grpc(
             ("grpc.max_allowed_incoming_connections", connections),
             ("grpc.max_concurrent_streams", STREAMS),
             ("grpc.server_handshake_timeout_ms", int(1000 * settings.header_timeout)),
-            ("grpc.max_connection_idle_ms", int(1000 * settings.header_timeout)),
+            ("grpc.max_connection_idle_ms", 1000 * IDLE),
             # Nothing else ends a call whose client does not read its answer.
             ("grpc.max_connection_age_ms", 1000 * AGE),
             ("grpc.max_connection_age_grace_ms", 1000 * LAST_CALLS),

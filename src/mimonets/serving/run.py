@@ -130,6 +130,7 @@ def make_config(app: Any, settings: ServerSettings, most: int) -> uvicorn.Config
     return uvicorn.Config(
         app,
         http=connection_class(settings.header_timeout, most),
+        backlog=most,  # as many as are accepted at once
         ws="none",
         log_level="error",  # at a line for each malformed request, clients could fill a disk
         access_log=False,
