@@ -96,8 +96,7 @@ docs: $(VENV)/group-docs
 
 # What `mimonets cost` shows of our recipes, counted anew; GPU-hours and memory take some minutes.
 costs: $(VENV)/installed-demo
-	@$(BIN)/python -m mimonets.recipes.costs
-	@$(BIN)/python tools/needs.py
+	@$(BIN)/python tools/costs.py
 
 # The tables of README and docs and the figure of docs/when-it-pays.md, from the files in results/.
 tables: $(VENV)/group-test

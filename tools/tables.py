@@ -856,7 +856,7 @@ def scale_table():
                 for name in ("32", "bf16")
             ]
             if not all(found):
-                continue  # not counted yet: tools/needs.py
+                continue  # not counted yet: make costs
             hours = [sum(row["runs"] * row["hours"] for row in needs) for needs in found]
             peaks = [max(row["peak"] for row in needs) for needs in found]
             runs = sum(row["runs"] for row in found[0])

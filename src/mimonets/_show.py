@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -48,6 +48,18 @@ def make_console(*, quiet: bool = False, stderr: bool = False) -> Any:
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(quiet=quiet, stderr=stderr, width=None if terminal else 160)
+
+
+def make_table(
+    title: str, columns: Iterable[str], caption: str | None = None, *, words: Container[int] = (0,)
+) -> Any:
+    """Make an empty table of rich: the columns at the places ``words`` are texts, else numbers."""
+    from rich.table import Table
+
+    table = Table(title=title, caption=caption)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place in words else "right")
+    return table
 
 
 def mmac(macs: float) -> str:

@@ -149,12 +149,11 @@ def labelled_batches(
     """
     import torch
 
-    from mimonets.data import evaluation_batches
+    from mimonets.data import evaluation_batches, split_batches
     from mimonets.data.images.digits import digits_like_mnist
-    from mimonets.recipes.execute import split_batches
 
     try:
-        batches = split_batches(recipe, split, spec=spec, device=device)
+        batches = split_batches(recipe.data, split, spec=spec, device=device)
         return batches, f"{recipe.data.name} {split} data"
     except ValueError as error:
         if (recipe.data.name, recipe.data.dir, split) != ("mnist", None, "test"):
@@ -346,10 +345,11 @@ def _described(weights: Path) -> Any:
     run_folder = run_folder_of(weights)
     if run_folder is None:
         return None
-    from mimonets.recipes.execute import describe_inputs, read_run, split_batches
+    from mimonets.data import split_batches
+    from mimonets.recipes.execute import describe_inputs, read_run
 
     recipe = read_run(run_folder)
-    return describe_inputs(recipe, split_batches(recipe, "train"))
+    return describe_inputs(recipe, split_batches(recipe.data, "train"))
 
 
 def _accuracies(weights: Path) -> dict[int, float]:

@@ -1,21 +1,9 @@
-"""``mimonets reproduce``: the paper's tables and figures, ours beside the paper's."""
+"""``mimonets reproduce``: run the paper's experiments, and print ours beside the paper's.
 
-import sys
-from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+Run one of the paper's tables or figures: write NAME.json (command, commit, seeds, machine, every
+number) and a plot, and print ours beside the paper's.
 
-from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import fraction, positive
-
-if TYPE_CHECKING:
-    from mimonets.experiments import Experiment, RunOptions
-    from mimonets.experiments.plan import Plan
-
-PUBLISHED = Path("results")  # of a source checkout: what README and docs show
-
-EPILOG = """\
-examples:
+Examples:
   mimonets reproduce                                  list every table and figure
   mimonets reproduce cost-mimoconv                    count, compare, write the numbers down
   mimonets reproduce mnist --data-dir data            train what is missing, test, compare, plot
@@ -32,28 +20,31 @@ examples:
 Training can be stopped at any time; the same command resumes it.
 """
 
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "reproduce",
-        help="run the paper's experiments, and print ours beside the paper's",
-        description="Run one of the paper's tables or figures: write NAME.json (command, commit, "
-        "seeds, machine, every number) and a plot, and print ours beside the paper's.",
-        epilog=EPILOG,
-    )
+from mimonets._show import make_console, print_json, progress
+from mimonets.cli._options import Parser, fraction, positive
+
+if TYPE_CHECKING:
+    from mimonets.experiments import Experiment, RunOptions
+    from mimonets.experiments.plan import Plan
+
+PUBLISHED = Path("results")  # of a source checkout: what README and docs show
+
+
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument(
         "name",
         nargs="?",
         metavar="NAME",
         help="the experiment, or a plan of your own (a .yaml file); none: list them",
     )
-    parser.add_argument(
-        "--out", default="runs/results", metavar="DIR", help="where results are (%(default)s)"
-    )
-    parser.add_argument(
-        "--runs", default="runs/reproduce", metavar="DIR", help="where runs are kept (%(default)s)"
-    )
+    parser.add_default("--out", "runs/results", "where results are", metavar="DIR")
+    parser.add_default("--runs", "runs/reproduce", "where runs are kept", metavar="DIR")
     parser.add_argument(
         "--data-dir",
         metavar="DIR",
@@ -72,8 +63,21 @@ def add_parser(subparsers: Any) -> None:
         metavar="F",
         help="train for this fraction of the epochs and steps, in runs of their own",
     )
-    _add_changes(parser)
-    _add_workers(parser)
+    parser.add_set("every row, in runs of its own")
+    parser.add_argument("--precision", choices=("32", "bf16"), help="train.precision of every row")
+    for name in ("devices", "accumulate"):
+        parser.add_argument(
+            f"--{name}", type=positive, metavar="K", help=f"train.{name} of every row"
+        )
+    parser.add_argument(
+        "--workers",
+        type=workers,
+        metavar="K|auto",
+        help="train so many runs at a time, as tasks of Ray on this machine or on the cluster that "
+        "RAY_ADDRESS names, a GPU each where there are any; auto: as many as fit",
+    )
+    what = "CPU cores of each run with --workers"
+    parser.add_default("--cpus-per-run", 1, what, type=positive, metavar="K")
     parser.add_argument(
         "--compile",
         action="store_true",
@@ -101,42 +105,7 @@ def add_parser(subparsers: Any) -> None:
         "--array", metavar="FILE", help="write these lines as a job array for Slurm's sbatch"
     )
     parser.add_argument("--anyway", action="store_true", help="without the GPU that it needs")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(run=run)
-
-
-def _add_changes(parser: ArgumentParser) -> None:
-    """Take settings for all rows; those that change a run get folders of their own."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SETTING=VALUE",
-        help="override a setting of every row, in runs of their own; may be repeated",
-    )
-    parser.add_argument("--precision", choices=("32", "bf16"), help="train.precision of every row")
-    parser.add_argument("--devices", type=positive, metavar="K", help="train.devices of every row")
-    parser.add_argument(
-        "--accumulate", type=positive, metavar="K", help="train.accumulate of every row"
-    )
-
-
-def _add_workers(parser: ArgumentParser) -> None:
-    """Take how many runs are trained at a time."""
-    parser.add_argument(
-        "--workers",
-        type=workers,
-        metavar="K|auto",
-        help="train so many runs at a time, as tasks of Ray on this machine or on the cluster that "
-        "RAY_ADDRESS names, a GPU each where there are any; auto: as many as fit",
-    )
-    parser.add_argument(
-        "--cpus-per-run",
-        type=positive,
-        default=1,
-        metavar="K",
-        help="CPU cores of each run with --workers (%(default)s)",
-    )
+    parser.add_json()
 
 
 def workers(text: str) -> int:
