@@ -36,7 +36,7 @@ def main(task: str = "classify", out: str = "", **budget) -> dict:
         data = TensorDataset(images + noise / 2, images)
     parts = random_split(data, [1437, 360], draw)
     loaders = DataLoader(parts[0], 64, shuffle=True, drop_last=True), DataLoader(parts[1], 120)
-    settings = {"out": out or f"runs/compare-digits-{task}", "minutes": 4, **budget}
+    settings = {"out": out or f"runs/compare-digits-{task}", "steps": 300, **budget}
     return mn.compare(make, loaders, speed=2, siblings=narrow, tell=print, **settings)
 
 

@@ -34,7 +34,7 @@ def main(out: str = "runs/compare-series", count: int = 4096, **budget: float) -
     sets = TensorDataset(*waves(count, 0)), TensorDataset(*waves(count // 4, 1))
     loaders = DataLoader(sets[0], 64, shuffle=True, drop_last=True), DataLoader(sets[1], 128)
     narrow = {"20 maps": lambda: make(20)}
-    settings = {"out": out, "minutes": 4, **budget}
+    settings = {"out": out, "steps": 300, **budget}
     return mn.compare(make, loaders, speed=2, siblings=narrow, tell=print, **settings)
 
 

@@ -172,6 +172,7 @@ def refuses(tmp_path, match, network=None, data=None, **settings):
 def test_bad_input_gets_one_sentence_and_nothing_is_written(digits, tmp_path):
     refuses(tmp_path, "minutes=.*at least minutes", data=digits, minutes=1e-5)
     refuses(tmp_path, "seeds=0", data=digits, seeds=0)
+    refuses(tmp_path, "speed and macs.*give one", data=digits, speed=2, macs=1e6)
     refuses(tmp_path, r"streams=\(1,\)", data=digits, streams=(1,))
     refuses(tmp_path, "no file", data=tmp_path / "no.npz")
     refuses(tmp_path, "data=int", data=3)

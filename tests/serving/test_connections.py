@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -120,7 +121,7 @@ def test_connections_fit_the_limit_of_open_files(monkeypatch):
     changed = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 256))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
-    most = connections.connection_class(1.0, 1000).most
+    most = connections.allowed_connections(1000)
     assert 1 <= most < 256 - 16
     assert changed == [(256, 256)]
 
@@ -307,3 +308,53 @@ def test_stalled_clients_do_not_delay_the_end_and_what_was_admitted_is_answered(
         process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+WATCHED = """
+import json, socket, sys, threading
+from mimonets.serving import app, run, site
+from serving.fakes import images, listening, make_server, tensor
+from serving.hostile_files import png
+
+def hook(event, values):
+    if event == "import" and threading.current_thread() not in (None, threading.main_thread()):
+        found.append(values[0])
+
+run.import_ahead()
+server = make_server()
+served = app.make_app(server)
+site.add_site(served, server)
+body, found = json.dumps(tensor(images(1))).encode(), []
+with listening(server, served) as address:
+    sys.addaudithook(hook)
+    host, port = address.split(":")
+    head = "%s HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Type: %s\\r\\n"
+    head += "Content-Length: %d\\r\\n\\r\\n"
+    for line, kind, content in (
+        ("POST /v2/models/digits/infer", "application/json", body),
+        ("POST /v1/classify", "image/png", png(2)),
+        ("GET /metrics", "text/plain", b""),
+        ("GET /", "text/plain", b""),
+        ("GET /v1/events", "text/plain", b""),
+    ):
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall((head % (line, kind, len(content))).encode() + content)
+            assert b" 200 " in client.recv(15), line
+            if "events" in line:
+                while b"p99_ms" not in client.recv(10_000):
+                    pass
+print(found)
+"""
+
+
+def test_requests_import_nothing():
+    """An import holds up the loop; in a process of its own, since here all is imported."""
+    ended = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[1],
+        check=True,
+    )
+    assert ended.stdout.split("\n")[-2] == "[]", ended.stdout

@@ -388,6 +388,8 @@ def compare(
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} must be a number above 0.")
+    if speed is not None and macs is not None:
+        raise ValueError("speed and macs are two aims: give one of them.")
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network

@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mimonets._config import integer, size
+from mimonets._device import keep_layout
 from mimonets.bindings import (
     BindingSettings,
     KeyName,
@@ -158,7 +159,8 @@ class MIMOConv(ImageModel):
             else:
                 seen = parts if alone else [self.binding.views(part, mode) for part in parts]
                 images = _joined([part.flatten(0, 1) for part in seen])
-                maps = self.trunk.before(self.stem(images, self.binding.zoom(mode)))  # (g p) d h w
+                maps = self.trunk.before(self.stem(images, self.binding.zoom(mode)))
+                maps = keep_layout(maps)  # (g p) d h w
                 bound = [bind(part, mode) for part in _apart(maps, seen)]
             pooled = self.trunk(_joined(bound), partial(self.binding.split, active_streams=mode))
             pieces = [pooled] if len(parts) == 1 else pooled.split([len(part) for part in bound])

@@ -124,13 +124,12 @@ class Connection(HttpToolsProtocol):
 
 
 def connection_class(header_timeout: float, most: int) -> type[Connection]:
-    """Make connections with limits; at most as many as the process may have open files."""
-    limits = {"header_timeout": header_timeout, "most": min(most, _free_descriptors(most))}
-    return type("Connection", (Connection,), limits)
+    """Make connections with limits."""
+    return type("Connection", (Connection,), {"header_timeout": header_timeout, "most": most})
 
 
-def _free_descriptors(wanted: int) -> int:
-    """Raise the limit of open files if that is needed and allowed; returns how many are left."""
+def allowed_connections(wanted: int) -> int:
+    """Say how many connections the limit of open files allows; it is raised if it may be."""
     try:
         import resource
 
@@ -141,4 +140,4 @@ def _free_descriptors(wanted: int) -> int:
     if soft != resource.RLIM_INFINITY and soft < wanted + used:
         soft = wanted + used if hard == resource.RLIM_INFINITY else min(hard, wanted + used)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, wanted if soft == resource.RLIM_INFINITY else soft - used)
+    return wanted if soft == resource.RLIM_INFINITY else max(2, min(wanted, soft - used))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets._config import Config, is_integer, size
+from mimonets._device import keep_layout
 from mimonets.layers import (
     ActivationName,
     BatchNorm2d,
@@ -197,6 +198,7 @@ class Trunk(nn.Module):
             x = block(x)
         if self.final is not None:
             x = self.final(x)
+        x = keep_layout(x)
         maps = x if split is None else split(x)
         if maps.ndim == 4:
             return self.pool(maps).flatten(1)
