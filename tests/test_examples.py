@@ -117,12 +117,6 @@ def test_an_example_without_its_arguments_says_what_they_are(beside, monkeypatch
         runpy.run_path(str(EXAMPLES / "resnet_cifar10.py"), run_name="__main__")
 
 
-@pytest.fixture
-def torch_only(monkeypatch):
-    """Leave exports out, which take seconds; test_candidates.py has them."""
-    monkeypatch.setattr("mimonets.experiments.candidates.Work._export", lambda *_: None)
-
-
 TOY = {"steps": 2, "seeds": 1, "streams": (2,)}
 
 
