@@ -82,7 +82,7 @@ def test_every_command_that_we_show_first_runs_in_order(tmp_path, monkeypatch, c
     for program, *arguments in map(str.split, commands):
         assert program == "mimonets"
         if arguments[0] == "train":
-            arguments += ["--set", "train.epochs=2"]  # in place of a minute or two
+            arguments += ["--set", "train.steps=20"]  # in place of a minute or two
         code = main(arguments)
         captured = capsys.readouterr()
         assert code == 0, (arguments, captured)

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -40,6 +40,14 @@ def progress(title: str, total: int, *, in_bytes: bool = False) -> Iterator[Adva
 def print_json(data: Any) -> None:
     """Print plain data for other programs."""
     print(json.dumps(data, indent=2))
+
+
+def show(record: Any, table: Callable[[Any], Any], *, as_json: bool) -> None:
+    """Print a record as it is, or the table that is made of it."""
+    if as_json:
+        print_json(record)
+    else:
+        make_console().print(table(record))
 
 
 def make_console(*, quiet: bool = False, stderr: bool = False) -> Any:

@@ -6,13 +6,12 @@ Performer. All interleaved in one process, after a warm-up. Weights are random; 
 depend on them.
 """
 
-import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from mimonets._figure import need_matplotlib
-from mimonets._files import write_text
+from mimonets._files import write_json
 from mimonets._show import make_console, print_json, progress
 from mimonets.cli._options import Parser, check_can_write, positive
 
@@ -77,7 +76,7 @@ def run(args: Namespace) -> None:
         need_matplotlib()
     result, record = _time(args.models, configs, args.active_streams, settings)
     if args.out:
-        write_text(Path(args.out), json.dumps(record, indent=2) + "\n")
+        write_json(Path(args.out), record)
     if args.json:
         print_json(record)
     else:

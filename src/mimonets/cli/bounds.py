@@ -14,7 +14,7 @@ Examples:
 import argparse
 from typing import Any
 
-from mimonets._show import make_console, make_table, print_json, progress
+from mimonets._show import make_console, make_table, print_json, progress, show
 from mimonets.cli._options import Parser
 
 PLAN_DESCRIPTION = """\
@@ -75,10 +75,7 @@ def run(args: argparse.Namespace) -> None:
     with progress("simulating", len(STEPS)) as advance:
         report = theory_report(args.seed, args.samples, advance)
     record = find_experiment("bounds").record(*compare_bounds(report))
-    if args.json:
-        print_json(record)
-    else:
-        make_console().print(record_table(record))
+    show(record, record_table, as_json=args.json)
 
 
 def run_plan(args: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from mimonets._show import make_console, make_table, mmac, print_json
+from mimonets._show import make_console, make_table, mmac, print_json, show
 from mimonets.cli._options import Parser
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ def show_plan(args: Namespace) -> None:
     plan = find_experiment(args.model).plan
     assert plan is not None
     rows = plan_needs(plan.changed(args.set) if args.set else plan)
-    if args.json:
-        print_json({"plan": plan.name, "rows": rows})
-    else:
-        make_console().print(needs_table(plan.title, rows))
+    found = {"plan": plan.name, "rows": rows}
+    show(found, lambda _: needs_table(plan.title, rows), as_json=args.json)
 
 
 def training_line(needs: "Needs") -> str:

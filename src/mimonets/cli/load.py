@@ -15,6 +15,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from mimonets._files import write_json
 from mimonets._show import make_console, make_table, print_json
 from mimonets.cli._options import Parser
 
@@ -69,7 +70,7 @@ def run(args: Namespace) -> None:
     )
     summary = result.summary()
     if args.out:
-        Path(args.out).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_json(Path(args.out), summary)
     if args.json:
         print_json(summary)
     else:

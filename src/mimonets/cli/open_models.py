@@ -100,10 +100,18 @@ def load_network(text: str) -> Any:
 
 def find_config(text: str, overrides: Sequence[str] = ()) -> Any:
     """Read the model config of a network, trained or not; a third-party network is loaded."""
-    from mimonets.recipes import model_config
+    from mimonets.checkpoints import load, read_config
+    from mimonets.models import SuperposedConfig
+    from mimonets.recipes import load_recipe
 
     found = find_network(text)
-    return model_config(str(weights_in(found)) if isinstance(found, Path) else found, overrides)
+    if isinstance(found, str):
+        return load_recipe(found, overrides).model
+    if overrides:
+        raise ValueError(f"{text} holds a model as it was saved: --set works with recipes only.")
+    weights = weights_in(found)
+    config = read_config(weights)
+    return load(weights) if isinstance(config, SuperposedConfig) else config
 
 
 def find_recipe(text: str, overrides: Sequence[str] = ()) -> Any:

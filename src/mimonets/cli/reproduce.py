@@ -25,7 +25,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mimonets._show import make_console, print_json, progress
+from mimonets._show import make_console, print_json, progress, show
 from mimonets.cli._options import Parser, fraction, positive
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def workers(text: str) -> int:
 def run(args: Namespace) -> int:
     """List the experiments, or run one; 1 if a run failed."""
     from mimonets.experiments import RunOptions, earlier_runs
+    from mimonets.experiments.report import record_table
 
     if args.name is None:
         list_experiments(Path(args.out), as_json=args.json)
@@ -150,12 +151,7 @@ def run(args: Namespace) -> int:
     if not args.only:
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
-    if args.json:
-        print_json(record)
-    else:
-        from mimonets.experiments.report import record_table
-
-        make_console().print(record_table(record))
+    show(record, record_table, as_json=args.json)
     return 1 if record.get("failed") else 0
 
 
@@ -224,7 +220,7 @@ def time_networks(experiment: Any, args: Namespace) -> None:
     """Time the networks of a plan; draw accuracy against speed where accuracies are there."""
     import json
 
-    from mimonets._files import write_text
+    from mimonets._files import write_json
     from mimonets.experiments.speed import (
         SETTINGS,
         draw_against_speed,
@@ -240,17 +236,14 @@ def time_networks(experiment: Any, args: Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if not args.only:
         path = out / f"{experiment.name}-speed.json"
-        write_text(path, json.dumps(speeds, indent=1) + "\n")
+        write_json(path, speeds, indent=1)
         print(f"wrote {path}", file=sys.stderr)
         accuracies = out / f"{experiment.name}.json"
         if accuracies.is_file():
             record = json.loads(accuracies.read_text(encoding="utf-8"))
             plot = draw_against_speed(record, speeds, path.with_suffix(".png"))
             print(f"wrote {plot}", file=sys.stderr)
-    if args.json:
-        print_json(speeds)
-    else:
-        make_console().print(speed_table(speeds))
+    show(speeds, speed_table, as_json=args.json)
 
 
 def list_experiments(results: Path, *, as_json: bool) -> None:

@@ -11,13 +11,13 @@ Examples:
 """
 
 import argparse
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mimonets._show import make_console, print_json
+from mimonets._files import write_json
+from mimonets._show import show
 from mimonets.cli._options import Parser, check_can_write, positive
 
 DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # accuracies of digits-mimoconv-dynamic
@@ -91,13 +91,10 @@ def run(args: Namespace) -> None:
         "spike": timelines,
     }
     if args.out:
-        Path(args.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_json(Path(args.out), record)
     if args.plot:
         draw_comparison(rows, timelines, args.plot)
-    if args.json:
-        print_json(record)
-    else:
-        make_console().print(comparison_table(rows))
+    show(record, lambda _: comparison_table(rows), as_json=args.json)
 
 
 @contextmanager

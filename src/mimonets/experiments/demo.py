@@ -1,6 +1,5 @@
 """The demo: the paper's network at three operating points beside tiles and two plain networks."""
 
-import json
 import multiprocessing
 import os
 import shlex
@@ -16,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from mimonets._figure import family_colour, legend_below, need_matplotlib, new_axes, save_figure
-from mimonets._files import write_text
+from mimonets._files import write_json
 from mimonets._show import make_table, mmac, progress
 from mimonets.checkpoints import load
 from mimonets.data import split_batches
@@ -100,7 +99,7 @@ def run_demo(folder: Path, console: Console, epochs: int | None = None) -> dict[
         "teacher": dict.fromkeys([name for name in recipes if name != PLAIN], PLAIN),
         "rows": [{**asdict(row), "name": row.name, "accuracy": row.accuracy} for row in rows],
     }
-    write_text(folder / "demo.json", json.dumps(record, indent=2) + "\n")
+    write_json(folder / "demo.json", record)
     keys = shlex.quote(str(folder / KEYS))
     console.print(
         f"Keys is the paper's MIMOConv: one set of weights runs slow, normal and fast.\n"
