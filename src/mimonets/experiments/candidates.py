@@ -7,7 +7,9 @@ inputs, and networks that the user names. The advice may well be not to superpos
 import copy
 import json
 import math
+import pickle
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -515,9 +517,10 @@ class Work:
             return
         ray = need("ray", extra="ray", what="workers > 1")
         with ray_started(ray, workers):
-            do = ray.remote(num_cpus=1)(Work.train_one)
-            shared = ray.put(replace(self, folder=self.folder.resolve()))
-            waiting = {do.remote(shared, *job): job for job in jobs}
+            there = replace(self, folder=self.folder.resolve())
+            sent = ray.put(ray.cloudpickle.dumps((there, jobs)))
+            do = ray.remote(num_cpus=1)(_train_there)
+            waiting = {do.remote(sys.path, sent, place): job for place, job in enumerate(jobs)}
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
                 yield waiting.pop(ready), ray.get(ready)
@@ -689,3 +692,11 @@ class Work:
                 run = partial(engine, active_streams=point.number)
                 sums[place] += float(loss(answer(run, batch), batch[-1])) * len(batch[0])
         return (sums[1] - sums[0]) / sum(len(batch[0]) for batch in self._some_tests())
+
+
+def _train_there(path: list[str], sent: bytes, place: int) -> dict[str, Any]:
+    """Do one of the jobs in a process of Ray, which finds the user's own modules as we do."""
+    sys.path[:] = path
+    work, jobs = pickle.loads(sent)
+    result: dict[str, Any] = work.train_one(*jobs[place])
+    return result
