@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "network",
         nargs="?",
-        help=NETWORK_HELP,
+        help=f"{NETWORK_HELP}; or FILE.py:FUNCTION, as with --import",
     )
     parser.add_argument(
         "--import",
@@ -109,7 +109,7 @@ def run(args: Namespace) -> None:
 
 def _maker(name: str) -> Callable[[], Any]:
     """Find what makes a network: a function, or a network by any of its names."""
-    if ":" in name and not Path(name).exists():
+    if (":" in name and not Path(name).exists()) or name.endswith(".py"):
         return partial(imported, name)
     model = _named(name)
     if model.num_streams > 1:
