@@ -407,9 +407,10 @@ def compare(
     folder = Path(out)
     plan: dict[str, Any] = {
         "candidates": [one.name for one in found],
-        "asked": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
+        "budget": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
         "first_seed": first_seed,
         "lr": lr,
+        "int8": int8,
         "data": str(data) if isinstance(data, str | Path) else None,
         "weights": [sum(p.numel() for p in one.make().parameters()) for one in found],
         "shape": list(ready.example.shape[1:]),
@@ -423,6 +424,7 @@ def compare(
         )
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "plan.json", json.dumps(plan, indent=2))
+    tell(f"{len(found)} candidates, {seeds} seeds of each, {plan['steps']} steps")
     work = Work(ready, plan["steps"], folder, teacher, lr, int8)
     scores = work.train_all(found, range(first_seed, first_seed + seeds), workers, tell)
     for one in [one for one in found if "error" in scores[one.name][0]]:
