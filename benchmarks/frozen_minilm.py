@@ -128,9 +128,11 @@ def see(network: Classifier, data, first: int) -> Seen:
     head.layer, tail.layer = head.layer[:first], tail.layer[first:]
     found = []
     for tokens, mask, labels in DataLoader(data, 100):
-        early = later(head, network.bert.embeddings(tokens), mask)
-        pooled = later(tail, early, mask).mean(1)
-        found.append((early, mask, pooled, network.classifier(pooled), labels))
+        with torch.autocast("cpu", torch.bfloat16):
+            early = later(head, network.bert.embeddings(tokens), mask)
+            pooled = later(tail, early, mask).mean(1)
+            answers = network.classifier(pooled)
+        found.append((early.float(), mask, pooled.float(), answers.float(), labels))
     return Seen(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
@@ -189,7 +191,7 @@ def macs_per_review(network: Classifier, pairs: Pairs, tokens: Tensor) -> float:
     return counter.get_total_flops() / 2 / len(tokens)
 
 
-def main(model: str, data: str, runs: str, folder="runs/results", epochs="3", seeds="3") -> None:
+def main(model: str, data: str, runs: str, folder="runs/results", epochs="1", seeds="3") -> None:
     """Fine-tune once, train the adapters with every seed, and write the result after each."""
     trained, tested = reviews(model, data, (TRAINED, TESTED), TOKENS)
     torch.manual_seed(0)

@@ -340,6 +340,16 @@ def compare_table(name):
     return table([*header, "engine", "memory, MB"], cells)
 
 
+def advice_table():
+    """Show what ``mimonets compare`` said of every network that it was measured with."""
+    names = sorted(path.stem for path in (ROOT / "results").glob("compare-*.json"))
+    rows = [
+        [f"[{name.removeprefix('compare-').replace('-', ' ')}](experiments/{name}.md)", found]
+        for name, found in ((name, result(name)["advice"]) for name in names)
+    ]
+    return table(["worked example", "advice"], rows)
+
+
 def superpose_overhead():
     found = result("bench-superpose")["overhead"]
     return " and ".join(f"{100 * found[mode]['median']:+.1f} %" for mode in ("1", "4"))
@@ -896,6 +906,7 @@ PLACES = {
         superposed_digits_table,
         lambda: superposed_table("superpose-resnet56"),
         lambda: superposed_table("superpose-minilm"),
+        advice_table,
         superpose_overhead,
     ],
     "docs/superposition.md": [text_cost_rows, recall_rows],

@@ -163,6 +163,7 @@ def test_bench_json_is_nothing_but_json(capsys):
         ),
         (["cost", "digits-mimoconv-n4", "--set", "model.kind=[1]"], "model.kind=[1] is not known"),
         (["cost", "digits-mimoconv-n4", "--set", "model.pool="], "model.pool has no value"),
+        (["compare", "mine.py", "--data", "pictures"], "write FILE.py:FUNCTION"),
     ],
 )
 def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message, monkeypatch):

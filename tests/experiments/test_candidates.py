@@ -318,15 +318,44 @@ def test_int8_of_each_takes_part_and_is_served(digits, mine, tmp_path, monkeypat
     assert network.answer_shapes == {"values": (10,)}
 
 
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 128
+
+    def __getitem__(self, i):
+        return torch.full((1, 8, 8), 2.0 * (i % 2) - 1), i % 2
+
+class Net(nn.Sequential):
+    def __init__(self):
+        maps = [nn.Conv2d(*sizes, 3, padding=1) for sizes in ((1, 16), (16, 16), (16, 16))]
+        super().__init__(*maps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2))
+        for p in self.parameters():
+            nn.init.constant_(p, 0.1 if p.ndim > 1 else 0.0)
+        self[-1].weight.data[0] *= -1  # trained already: it teaches the others
+
+def loaders():
+    return [DataLoader(Rows(), 16) for _ in range(2)]
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch_only")
-def test_workers_train_in_processes_of_their_own(digits, mine, tmp_path):
+def test_workers_train_in_processes_of_their_own(tmp_path):
     ray = pytest.importorskip("ray")
-    make = partial(imported, f"{mine}:make")
-    alone = compare(make, digits, out=tmp_path / "alone", **SHORT)
+    (tmp_path / "own_network.py").write_text(OWN)  # not where the processes of Ray start
+    make = partial(imported, f"{tmp_path}/own_network.py:Net")
+    data = imported(f"{tmp_path}/own_network.py:loaders")
+    alone = compare(make, data, out=tmp_path / "alone", **SHORT)
+    assert alone["plan"]["distilled"]
     try:
-        shared = compare(make, digits, out=tmp_path / "shared", workers=2, **SHORT)
+        shared = compare(make, data, out=tmp_path / "shared", workers=2, **SHORT)
     finally:
         ray.shutdown()
+    assert len(alone["rows"]) > 2
     for one, two in zip(alone["rows"], shared["rows"], strict=True):
         assert (one["name"], one["by_seed"]) == (two["name"], two["by_seed"])

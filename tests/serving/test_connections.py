@@ -13,10 +13,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import Response
 
 from mimonets.cli.main import main
 from mimonets.cli.open_models import name_and_folders
 from mimonets.serving import connections
+from mimonets.serving.app import make_app
 from mimonets.serving.run import listen
 from mimonets.serving.tenants import Tenant, Tenants
 from serving.fakes import FakeEngine, client_of, images, listening, make_server, tensor
@@ -308,6 +310,50 @@ def test_stalled_clients_do_not_delay_the_end_and_what_was_admitted_is_answered(
         process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+def unread(address):
+    """Ask for more than the machine's buffers hold, and read none of it."""
+    host, port = address.split(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect((host, int(port)))
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+    return client
+
+
+def serving_much(**settings):
+    server = make_server(**settings)
+    app = make_app(server)
+
+    @app.get("/large")
+    async def large():
+        return Response(bytes(2**20))
+
+    return listening(server, app)
+
+
+def test_a_client_that_does_not_read_is_closed_and_makes_room_for_others(caplog):
+    with serving_much(max_connections=3, header_timeout=30.0) as address:
+        silent = [unread(address) for _ in range(3)]
+        time.sleep(0.5)
+        assert b"200 OK" in talk(
+            address, b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", close=True
+        )
+        for client in silent:
+            client.close()
+    much = serving_much(header_timeout=0.5)
+    with caplog.at_level(logging.WARNING), much as address, unread(address):
+        until(lambda: "did not read its answer for 0.5 s" in caplog.text)
+
+
+def test_a_client_that_reads_slowly_gets_its_answers():
+    with serving_much(header_timeout=0.5) as address, unread(address) as slow:
+        slow.settimeout(5)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            assert slow.recv(2**19)
+            time.sleep(0.01)
 
 
 WATCHED = """

@@ -47,7 +47,10 @@ class PositionBinding(Binding):
     """
 
     uses = frozenset(
-        {"stream_keys", "trainable_keys", "readout", "unbinding_relu", "identity_start"}
+        {
+            *("stream_keys", "trainable_keys", "readout", "unbinding_relu", "identity_start"),
+            "trunk_start",
+        }
     )
     key_names: ClassVar[Mapping[KeyName, Callable[..., Tensor]]]  # and how they are drawn
 

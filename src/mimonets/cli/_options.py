@@ -140,8 +140,9 @@ def imported(text: str) -> Any:
     if path.suffix == ".py":
         if not path.is_file():
             raise ValueError(f"--import {text[:100]}: there is no file {where}.")
-        sys.path.insert(0, str(path.resolve().parent))
-        where = path.stem
+        where, folder = path.stem, str(path.resolve().parent)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     import_modules([where])
     function = getattr(sys.modules[where], name, None)
     if not callable(function):

@@ -17,7 +17,8 @@ from mimonets.cli._options import NETWORK_HELP, Parser, imported, positive, size
 
 def add_options(parser: Parser) -> None:
     """Take the options."""
-    parser.add_argument("network", nargs="?", help=NETWORK_HELP)
+    about = f"{NETWORK_HELP}; or FILE.py:FUNCTION, as with --import"
+    parser.add_argument("network", nargs="?", help=about)
     parser.add_argument(
         "--import",
         dest="make",
@@ -98,7 +99,7 @@ def run(args: Namespace) -> None:
 
 def _maker(name: str) -> Callable[[], Any]:
     """Find what makes a network: a function, or a network by any of its names."""
-    if ":" in name and not Path(name).exists():
+    if (":" in name and not Path(name).exists()) or name.endswith(".py"):
         return partial(imported, name)
     model = _named(name)
     if model.num_streams > 1:

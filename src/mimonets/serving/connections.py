@@ -24,6 +24,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **settings)
         self._under_way: list[RequestResponseCycle] = []
         self._timer: asyncio.TimerHandle | None = None  # for headers, or after the client's end
+        self._reading: asyncio.TimerHandle | None = None  # for answers that fill the buffers
         self._header_bytes = 0
         self._since = self.loop.time()
 
@@ -33,8 +34,10 @@ class Connection(HttpToolsProtocol):
         self._start_timer()
         if len(self.connections) <= self.most:
             return
-        waiting = [
-            one for one in self.connections if isinstance(one, Connection) and one.is_waiting
+        waiting = [  # for their clients, to send a request or to read an answer
+            one
+            for one in self.connections
+            if isinstance(one, Connection) and (one.is_waiting or one.flow.write_paused)
         ]
         oldest = min(waiting, key=lambda one: one._since)  # this one waits too
         self._warn(f"{self.most} connections are open: the one that sent nothing longest is closed")
@@ -43,6 +46,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request of this client, not the last alone."""
         self._stop_timer()
+        self._stop_reading()
         for cycle in self._under_way:
             if not cycle.response_complete:
                 cycle.disconnected = True
@@ -92,6 +96,34 @@ class Connection(HttpToolsProtocol):
         if asked.scope["http_version"] == "1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._timer = self.loop.call_later(pause, self._probe, min(5 * pause, 1.0))
+
+    def pause_writing(self) -> None:
+        """Send no more for now: the client does not read, or not fast enough."""
+        super().pause_writing()
+        self._since = self.loop.time()
+        self._await_reading(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._stop_reading()
+        super().resume_writing()
+
+    def _await_reading(self, size: int) -> None:
+        self._stop_reading()
+        self._reading = self.loop.call_later(self.header_timeout, self._still_reads, size)
+
+    def _still_reads(self, size: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < size:
+            self._await_reading(left)
+        else:
+            self._warn(f"a client did not read its answer for {self.header_timeout:g} s")
+            self.transport.abort()
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     @property
     def is_waiting(self) -> bool:

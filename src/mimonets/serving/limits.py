@@ -104,7 +104,7 @@ class _Pool:
                 yield
         except TimeoutError:
             if timer.expired():
-                raise RefusedError("It took too long while others waited.") from None
+                raise RefusedError("It took too long to come while others waited.") from None
             raise
         finally:
             self._calm.pop(timer, None)
