@@ -14,7 +14,7 @@ from mimonets.cli._options import imported
 from mimonets.cli.main import main
 from mimonets.experiments import candidates
 from mimonets.experiments.advice import advise, pareto
-from mimonets.experiments.candidates import Work, compare
+from mimonets.experiments.candidates import compare
 from mimonets.serving.networks import superposed
 
 MINE = """
@@ -73,12 +73,6 @@ def test_one_command_gives_table_plot_advice_and_models_to_serve(mine, digits, t
     assert main([*words, "--json"]) == 0  # resumes: nothing is trained again
     again = json.loads(capsys.readouterr().out)
     assert [row["by_seed"] for row in again["rows"]] == accuracies
-
-
-@pytest.fixture
-def torch_only(monkeypatch):
-    """Leave exports out, which take seconds."""
-    monkeypatch.setattr(Work, "_export", lambda *_: None)
 
 
 LOADERS = """

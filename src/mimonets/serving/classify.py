@@ -15,11 +15,12 @@ from starlette.formparsers import MultiPartParser
 from mimonets._inputs import KINDS, InputSpec
 from mimonets.serving.app import authorise, json_response
 from mimonets.serving.bodies import Body
+from mimonets.serving.errors import RequestError
 from mimonets.serving.images import Check, read_images
 from mimonets.serving.infer import client_leaves, headers_by_name
 from mimonets.serving.model_queue import InferenceRequest
 from mimonets.serving.protocol import read_json, response_parameters, softmax
-from mimonets.serving.request_options import RequestError, read_options
+from mimonets.serving.request_options import read_options
 from mimonets.serving.server import CountedRequest, Server, ServerSettings
 
 BODY = {
