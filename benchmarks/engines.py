@@ -60,7 +60,7 @@ DEMO = {  # what a network of the demo is, and its recipe
     "keys": "mimoconv-narrow",
     "tiles": "tiles-late",
     "plain": "wideresnet",
-    "plain, cost of keys": "wideresnet-small",
+    "plain of keys' cost": "wideresnet-small",
 }
 RUNTIMES = {"onnxruntime": "onnx", "openvino": "openvino"}  # and the format of each
 MODES_WRITTEN = (1, 2, 4)

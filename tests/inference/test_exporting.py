@@ -365,8 +365,11 @@ def test_openvino_finds_the_prelus_of_every_export_again(tmp_path):
 
     model = WithPReLU().eval()
     folder = export(
-        model, tmp_path / "export", formats=("onnx", "openvino"), modes=(2,), measure=False
+        model, tmp_path / "a, b", formats=("onnx", "openvino"), modes=(2,), measure=False
     )
+    shutil.copytree(folder, tmp_path / "export")
+    agree(Engine(folder, "openvino"), model, 6, 2)  # whatever the name of the folder
+    folder = tmp_path / "export"
     onnx = openvino.convert_model(str(folder / "mode-2.onnx"))
     for found in (onnx, str(folder / "openvino" / "mode-2.xml")):
         graph = openvino.Core().compile_model(found, "CPU").get_runtime_model()

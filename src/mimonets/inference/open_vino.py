@@ -44,8 +44,10 @@ class OpenVinoBackend:
     def open(self, active_streams: int, *, masked: bool) -> Run:
         """Compile the graph of one mode; of a small network, once more for a single group."""
         path = self.folder / self.graphs.graph(active_streams, masked=masked)
-        # Of ONNX graphs for small networks only this finds the PReLUs again.
-        read = self.convert if path.suffix == ".onnx" else self.core.read_model
+        # Of ONNX graphs for small networks only convert_model finds the PReLUs again; it takes a
+        # path with a comma for several.
+        convert = path.suffix == ".onnx" and "," not in str(path)
+        read = self.convert if convert else self.core.read_model
         run = self._compile(read(str(path)))
         if not self.one_group:
             return run

@@ -4,6 +4,7 @@ Products of 8-bit numbers are added up in 16 bits on CPUs without VNNI, and satu
 get 7 bits. A fraction of the layers, those that int8 hurts most, can stay in float.
 """
 
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,10 +247,10 @@ class OpenVinoInt8Writer(Int8Writer):
         core = openvino.Core()
         # Unlike read_model, this folds batch norm, which saves roundings and passes. Layers that
         # it joins get names by chance: clones keep them.
-        plain = path.with_suffix(".onnx")
-        onnx.save(plain_products(source), plain)
-        model = openvino.convert_model(str(plain))
-        plain.unlink()
+        with tempfile.TemporaryDirectory() as folder:  # it takes no path with a comma
+            plain = Path(folder) / "plain.onnx"
+            onnx.save(plain_products(source), plain)
+            model = openvino.convert_model(str(plain))
         layers = [
             op.get_friendly_name()
             for op in model.get_ordered_ops()
