@@ -130,6 +130,13 @@ def test_the_advice_can_be_against_superposition():
     assert "the cheapest is keys, N=4, 0.286 MMAC" in advise(ROWS, macs=1.0)
 
 
+def test_a_candidate_is_listed_once_as_float32_or_int8():
+    int8 = {"name": "half resolution, int8", "base": "half resolution"}
+    rows = [*ROWS, {**ROWS[1], **int8, "accuracy": 0.7}, {**ROWS[1], **int8, "accuracy": 0.913}]
+    listed = "At 3x the speed: half resolution, int8 91.3 ± 0.5, tiles, N=4 90.1"
+    assert advise(rows, speed=3).startswith(listed)
+
+
 def test_candidates_within_their_intervals_are_named():
     rows = [ROWS[0], row("a", 0.9, 3.0), row("b", 0.897, 3.1)]
     assert advise(rows, speed=3).endswith("take a (b: within the intervals).")
