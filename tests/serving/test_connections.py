@@ -124,8 +124,8 @@ def test_connections_fit_the_limit_of_open_files(monkeypatch):
     changed = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 256))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
-    most = connections.allowed_connections(1000)
-    assert 1 <= most < (256 - 16) / 2
+    most, at_once = connections.allowed_connections(1000)
+    assert 1 <= most == at_once < (256 - 16) / 2
     assert changed == [(256, 256)]
 
 

@@ -268,6 +268,7 @@ def sockets(target):
         for number in range(2 * FILES):
             address = ("127.0.0.1", target.port), target.calls_at.split(":")
             stack.enter_context(socket.create_connection(address[number % 2], timeout=20))
+            time.sleep(0.001)
         time.sleep(1)
     assert target.call(message(), tenant="good", timeout=60).code() in (
         grpc.StatusCode.OK,

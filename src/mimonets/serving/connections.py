@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -11,6 +12,7 @@ log = logging.getLogger(__name__)
 LONGEST_HEADERS = 64 * 2**10  # bytes
 MOST_PIPELINED = 100  # requests that one client sends before their answers
 LOOKED_AT = 32  # connections that may have sent something, when one has to be closed
+BACKLOG = 2048  # connections that are accepted at once, at most
 SPARE_DESCRIPTORS = 16  # that stay free for files and models
 
 
@@ -35,15 +37,14 @@ class Connection(HttpToolsProtocol):
         self._start_timer()
         if len(self.connections) <= self.most:
             return
-        others = [one for one in self.connections if not one.transport.is_closing()]
-        if len(others) <= self.most:
+        found = [one for one in self.connections if not one.transport.is_closing()]
+        if len(found) <= self.most:
             return
-        waiting = [one for one in others if isinstance(one, Connection) and one._awaits_client]
-        waiting.sort(key=lambda one: one._since)  # this one is the last of them
-        # Many are accepted at once: what came meanwhile is not read yet.
-        silent = (one for one in waiting[:LOOKED_AT] if not one._has_unread)
+        others = sorted(cast(list[Connection], found), key=lambda one: one._since)
+        # This one is the last of them. Many are accepted at once: what came is not read yet.
+        oldest = list(islice((one for one in others if one._awaits_client), LOOKED_AT))
         self._warn(f"{self.most} connections are open: the one that sent nothing longest is closed")
-        next(silent, waiting[0]).transport.abort()
+        next((one for one in oldest if not one._has_unread), oldest[0]).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request of this client, not the last alone."""
@@ -185,18 +186,24 @@ def connection_class(header_timeout: float, most: int) -> type[Connection]:
     return type("Connection", (Connection,), {"header_timeout": header_timeout, "most": most})
 
 
-def allowed_connections(wanted: int) -> int:
-    """Say how many connections the limit of open files allows; it is raised if it may be."""
+def allowed_connections(wanted: int) -> tuple[int, int]:
+    """Say how many connections may be open, and how many accepted at once.
+
+    That depends on the limit of open files, which is raised if it may be. A connection that is
+    closed to make room keeps its file until all that were accepted with it have been looked at.
+    """
     try:
         import resource
 
         used = len(os.listdir("/proc/self/fd")) + SPARE_DESCRIPTORS
     except (ImportError, OSError):  # Windows, macOS
-        return wanted
+        return wanted, BACKLOG
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Twice: one that is closed to make room keeps its file until the loop comes round.
-    needed = 2 * wanted + used
+    needed = wanted + BACKLOG + used
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else max(2, min(wanted, (soft - used) // 2))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted, BACKLOG
+    half = max(2, (soft - used) // 2)
+    return min(wanted, half), half

@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from mimonets.serving.app import make_app
-from mimonets.serving.connections import allowed_connections, connection_class
+from mimonets.serving.connections import BACKLOG, allowed_connections, connection_class
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
 
@@ -125,12 +125,14 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def make_config(app: Any, settings: ServerSettings, most: int) -> uvicorn.Config:
+def make_config(
+    app: Any, settings: ServerSettings, most: int, backlog: int = BACKLOG
+) -> uvicorn.Config:
     """Say how HTTP is served, on so many connections."""
     return uvicorn.Config(
         app,
         http=connection_class(settings.header_timeout, most),
-        backlog=most,  # as many as are accepted at once
+        backlog=backlog,
         ws="none",
         log_level="error",  # at a line for each malformed request, clients could fill a disk
         access_log=False,
@@ -152,14 +154,14 @@ def run_server(
     check_host(host, server)
     app = make_app(server, wait=False)
     add_site(app, server, demo)
-    most = allowed_connections(server.settings.max_connections)
+    most, backlog = allowed_connections(server.settings.max_connections)
     open_calls = None
     if grpc_port is not None:
         from mimonets.serving.grpc import start_grpc
 
         open_calls = partial(start_grpc, server, host, grpc_port, most // 3)
         most -= most // 3
-    config = make_config(app, server.settings, most)
+    config = make_config(app, server.settings, most, backlog)
     runner = _Runner(config, server, listen(host, port))
     import_ahead()
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
