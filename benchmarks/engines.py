@@ -5,8 +5,10 @@ machine disturbs little. Weights are random: speed does not depend on them. Memo
 process of its own, as the proportional set size after a call in each mode.
 
     python benchmarks/engines.py prepare DIR    # export MIMOConv-28-10 and WideResNet-28-10
+    python benchmarks/engines.py prepare-small DIR    # export the networks of the next line
+    python benchmarks/engines.py small DIR      # the demo's networks, and 64 digits per pass
     python benchmarks/engines.py conv DIR       # race them
-    python benchmarks/engines.py large DIR      # int8 at a larger batch
+    python benchmarks/engines.py large DIR      # the same at a larger batch
     python benchmarks/engines.py memory DIR     # memory and cold start
     python benchmarks/engines.py digits DIR     # one group of a small network
     python benchmarks/engines.py accuracy DIR --run runs/digits    # what int8 costs a trained run
@@ -22,6 +24,8 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,12 +48,20 @@ from mimonets.evaluation import count_macs
 from mimonets.evaluation.provenance import environment
 from mimonets.evaluation.throughput import quartiles
 from mimonets.inference import cpu_features, read_manifest
+from mimonets.models.registry import model_class_for
 from mimonets.recipes import load_recipe
 from mimonets.recipes.execute import read_run
 
 RESULT = Path(__file__).parents[1] / "results" / "bench-engines.json"
 ENGINES = ("torch", "onnxruntime", "openvino", "openvino-bf16", "onnxruntime-int8", "openvino-int8")
+SMALL_ENGINES = ("torch", "onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")
 BATCH = 16
+DEMO = {  # what a network of the demo is, and its recipe
+    "keys": "mimoconv-narrow",
+    "tiles": "tiles-late",
+    "plain": "wideresnet",
+    "plain of keys' cost": "wideresnet-small",
+}
 RUNTIMES = {"onnxruntime": "onnx", "openvino": "openvino"}  # and the format of each
 MODES_WRITTEN = (1, 2, 4)
 SIZE = 1536  # of the matrices whose product is the machine's best
@@ -82,19 +94,29 @@ def networks():
     }
 
 
-def prepare(folder):
-    """Export both networks in float32 and int8; what int8 costs does not matter here.
+def small_networks():
+    """Make the demo's networks, and MNIST's with 64 streams, with random weights."""
+    torch.manual_seed(0)
+    sixteen = load_recipe("mnist-mimoconv-n16").model
+    configs = {name: load_recipe(f"digits-writers-{recipe}").model for name, recipe in DEMO.items()}
+    many = MIMOConv(replace(sixteen, num_streams=64))
+    configs["64 keys"], configs["plain for 64"] = many.config, many.alternatives()[-1]
+    return {name: model_class_for(config)(config).eval() for name, config in configs.items()}
+
+
+def prepare(folder, models):
+    """Export networks in float32 and int8; what int8 costs does not matter here.
 
     For each runtime by itself: exports for OpenVINO alone have a form that it runs faster.
     """
-    for name, model in networks().items():
+    for name, model in models.items():
         images = model.example_inputs(8)
         for runtime, written in RUNTIMES.items():
             export(
                 model,
                 folder / name / runtime,
                 formats=(written,),
-                modes=MODES_WRITTEN if model.num_streams > 1 else None,
+                modes=MODES_WRITTEN if name == "mimoconv" else [model.num_streams],
                 int8=[images],
                 evaluation=[(images, np.zeros(len(images), np.int64))],
                 measure=False,
@@ -180,20 +202,59 @@ def conv(folder, rounds):
 
 
 def large(folder, rounds, batch=64):
-    """Race the fast and the slow mode of the engines at a larger batch."""
+    """Race the fast and the slow mode, and WideResNet, in the engines at a larger batch."""
     images = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), dtype=np.float32)
     names = ("onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")
     contenders = []
     for name in names:
-        engine = open_engine(folder, "mimoconv", name)
+        engine, plain = (open_engine(folder, one, name) for one in ("mimoconv", "wideresnet"))
+        contenders.append((f"{name}, WideResNet", lambda e=plain: e(images)))
         for mode in (1, 4):
             contenders.append((f"{name}, {mode}", lambda e=engine, m=mode: e(images, m)))
     seconds = race(contenders, rounds)
     return {
         "batch_size": batch,
         "over_one_active": {name: ratio(seconds, f"{name}, 4", f"{name}, 1") for name in names},
+        "over_wideresnet": {
+            name: ratio(seconds, f"{name}, 4", f"{name}, WideResNet") for name in names
+        },
         "seconds": seconds,
     }
+
+
+def small(folder, rounds):
+    """Race small networks, all streams busy, in every engine; in batches of 4 and 64."""
+    models = small_networks()
+    rows = []
+    for size, plain in ((4, "plain"), (64, "plain"), (64, "plain for 64")):
+        names, calls = [name for name in models if ("64" in name) == ("64" in plain)], 256 // size
+        images = models[plain].example_inputs(size).numpy()
+        contenders = []
+        for backend in SMALL_ENGINES:
+            for name in names:
+                engine = (
+                    Engine(models[name], backend, threads=1)
+                    if backend == "torch"
+                    else open_engine(folder, name, backend)
+                )
+                run = partial(several, engine, images, calls)
+                contenders.append((f"{backend}, {name}", run))
+        seconds = race(contenders, rounds, warmup=3)
+        rows += [
+            {
+                "engine": backend,
+                "network": name,
+                "batch_size": size,
+                "milliseconds": 1000
+                * statistics.median(seconds[f"{backend}, {name}"])
+                * size
+                / 256,
+                "over_plain": ratio(seconds, f"{backend}, {name}", f"{backend}, {plain}"),
+            }
+            for backend in SMALL_ENGINES
+            for name in names
+        ]
+    return rows
 
 
 def products():
@@ -232,6 +293,12 @@ def memory(folder):
     }
 
 
+def several(engine, inputs, number):
+    """Call an engine several times in a row, all streams busy."""
+    for _ in range(number):
+        engine(inputs)
+
+
 def digits(folder, rounds=20, calls=20):
     """Time one group of the digits network: some calls in a row, engine after engine."""
     if not (folder / "digits").is_dir():
@@ -240,14 +307,10 @@ def digits(folder, rounds=20, calls=20):
     names = ("torch", "onnxruntime", "openvino")
     engines = {name: Engine(folder / "digits", name, threads=1) for name in names}
 
-    def several(engine, number):
-        for _ in range(number):
-            engine(image, 4)
-
     found = {}
     # In a row an engine finds its network in the cache; in turn the others have thrown it out.
     for what, number, times in (("in a row", calls, rounds), ("in turn", 1, 10 * rounds)):
-        contenders = [(name, lambda e=e, n=number: several(e, n)) for name, e in engines.items()]
+        contenders = [(name, partial(several, e, image, number)) for name, e in engines.items()]
         seconds = race(contenders, times, warmup=3)
         found[what] = {
             name: {
@@ -340,7 +403,8 @@ def compiled(rounds):
 def main():
     """Run one part, and write what it measured beside the others."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parts = ("prepare", "conv", "large", "memory", "digits", "accuracy", "former", "compiled")
+    parts = ("prepare", "prepare-small", "conv", "large", "small", "memory", "digits")
+    parts += ("accuracy", "former", "compiled")
     parser.add_argument("part", choices=parts)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--run", default="runs/digits-mimoconv-dynamic")
@@ -349,14 +413,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.part == "prepare":
-        prepare(args.folder)
+    if args.part.startswith("prepare"):
+        prepare(args.folder, networks() if args.part == "prepare" else small_networks())
         return
     keep_freed_memory()
     if args.part == "conv":
         found = {"conv": conv(args.folder, args.rounds)}
     elif args.part == "large":
         found = {"large": large(args.folder, args.rounds)}
+    elif args.part == "small":
+        found = {"small": small(args.folder, args.rounds)}
     elif args.part == "memory":
         found = {"memory": memory(args.folder)}
     elif args.part == "digits":

@@ -165,9 +165,14 @@ def engines_accuracy_table():
 
 def engines_large_batch():
     """How much the fast mode gains at a larger batch."""
-    gains = result("bench-engines")["large"]["over_one_active"]
+    found = result("bench-engines")["large"]
+    over_one, over_plain = found["over_one_active"], found["over_wideresnet"]
     return table(
-        ["engine", "× 1 active"], [[f"`{n}`", f"{g['median']:.2f}"] for n, g in gains.items()]
+        ["engine", "× 1 active", "× WideResNet, same engine"],
+        [
+            [f"`{name}`", f"{gain['median']:.2f}", f"{over_plain[name]['median']:.2f}"]
+            for name, gain in over_one.items()
+        ],
     )
 
 

@@ -373,13 +373,57 @@ class WithPReLU(ForeignCNN):
         torch.nn.init.uniform_(self.first[1].weight, -1.5, 1.5)
 
 
-def test_prelu_is_exported_as_two_relus_whatever_its_slopes(tmp_path):
+@pytest.mark.parametrize(("small", "products"), [(0, "Mul"), (1 << 25, "BatchNormalization")])
+def test_prelu_is_exported_as_two_relus_whatever_its_slopes(small, products, tmp_path, monkeypatch):
     model = WithPReLU().eval()
+    monkeypatch.setattr(trace, "SMALL", small)
     folder = export(model, tmp_path / "export", modes=(2,), measure=False)
-    kinds = {node.op_type for node in ir.load(folder / "mode-2.onnx").graph}
-    assert "PRelu" not in kinds
-    assert {"Relu", "Neg"} <= kinds
+    nodes = [node.op_type for node in ir.load(folder / "mode-2.onnx").graph]
+    assert "PRelu" not in nodes
+    assert nodes.count(products) >= 2
     agree(Engine(folder, "onnxruntime"), model, 6, 2)
+    if find_spec("openvino") is not None:
+        agree(Engine(folder, "openvino"), model, 6, 2)
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
+def test_openvino_finds_the_prelus_of_every_export_again(tmp_path):
+    import openvino
+
+    model = WithPReLU().eval()
+    folder = export(
+        model, tmp_path / "a, b", formats=("onnx", "openvino"), modes=(2,), measure=False
+    )
+    shutil.copytree(folder, tmp_path / "export")
+    agree(Engine(folder, "openvino"), model, 6, 2)  # whatever the name of the folder
+    folder = tmp_path / "export"
+    onnx = openvino.convert_model(str(folder / "mode-2.onnx"))
+    for found in (onnx, str(folder / "openvino" / "mode-2.xml")):
+        graph = openvino.Core().compile_model(found, "CPU").get_runtime_model()
+        kinds = [op.get_rt_info()["layerType"].astype(str) for op in graph.get_ops()]
+        assert kinds.count("Eltwise") <= 1  # the PReLU itself, and not its four parts
+
+
+def test_exports_compute_no_shapes(exported, small_conv):
+    for path in exported.glob("mode-*.onnx"):
+        graph = ir.load(path).graph
+        kinds = [node.op_type for node in graph]
+        assert "Shape" not in kinds
+        for node in graph:
+            above = node.inputs[0].producer()
+            assert node.op_type != "Reshape" or above is None or above.op_type != "Reshape"
+
+
+def test_reshapes_with_two_free_sizes_keep_one_of_them():
+    def value(name, shape):
+        return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
+
+    x, wanted = value("x", ["g", "t", 6]), value("y", ["g", "t", 2, 3])
+    sizes = ir.Value(name="sizes")
+    node = ir.node("Reshape", [x, sizes], outputs=[wanted], name="reshape")
+    graph = ir.Graph([x, sizes], [wanted], nodes=[node], opset_imports={"": 20})
+    trace._fix_shapes(graph)
+    assert node.inputs[1].const_value.numpy().tolist() == [0, 0, 2, 3]
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")

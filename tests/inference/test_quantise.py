@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mimonets import Engine, ExportOptions, export
+from mimonets import Engine, ExportOptions, WideResNet, WideResNetConfig, export
 from mimonets.inference.manifest import read_manifest
-from mimonets.inference.quantise import give_each_layer_its_own_bias
+from mimonets.inference.quantise import give_each_layer_its_own_bias, shorten_prelus
+from mimonets.inference.trace import plain_products
 from small_networks import ForeignCNN, randomise
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -138,3 +139,24 @@ def test_layers_that_share_a_bias_get_one_each_under_names_that_are_free():
     ]
     copy = {value.name: list(value.float_data) for value in graph.initializer}
     assert copy["second.own_bias"] == copy["val_2"] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("highest", "kind"), [(1.0, "Max"), (1.5, "Sub")])
+def test_prelus_become_one_maximum_where_no_slope_is_above_one(highest, kind, tmp_path):
+    config = WideResNetConfig(depth=10, width=1, num_classes=3, in_channels=1, activation="prelu")
+    model = WideResNet(config).eval()
+    for name, weight in model.named_parameters():
+        if name.endswith("activation.weight"):
+            torch.nn.init.uniform_(weight, -0.5, highest)
+            weight.data[0] = highest
+    images = torch.randn(2, 1, 8, 8)
+    path = export(model, tmp_path / "export", measure=False) / "mode-1.onnx"
+    graph = plain_products(path)
+    shorten_prelus(graph.graph)
+    kinds = [node.op_type for node in graph.graph.node if node.name.endswith(".prelu")]
+    assert set(kinds) == {kind}
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    (found,) = session.run(None, {"inputs": images.numpy()})
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(found), model(images), rtol=1e-4, atol=1e-4)

@@ -562,6 +562,7 @@ def test_nothing_breaks_the_server(tmp_path):
     for name, values in figures.items():
         print(name, values)
     assert "Traceback" not in text, text
+    assert len(text.splitlines()) < 300, "a line a second, not one for each request"
     wrong = {status for status in target.statuses if status != "closed" and status >= 500}
     assert wrong <= ALLOWED
     assert set(target.codes) <= {"OK", *REFUSED_CALLS}

@@ -16,6 +16,7 @@ from mimonets.cli._options import Parser
 if TYPE_CHECKING:
     from mimonets.recipes.needs import Needs
 
+OF_TRAINING = ("train.", "data.", "augment.")  # settings that change no network
 CONVENTIONS = {
     "paper": "the paper's count: normalisation 2, activation and pooling 1 per element",
     "plain": "plain count: convolutions and matrix products only",
@@ -86,12 +87,16 @@ def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -
 
 
 def _costs(args: Namespace) -> Sequence[Mapping[str, Any]]:
-    """Look the costs up if they are those of a recipe as it stands, else count."""
+    """Look the costs up if they are those of a recipe as it stands, else count.
+
+    Counting takes two seconds, since PyTorch loads its compiler to run a network on shapes alone.
+    """
     from mimonets.cli.open_models import find_config, find_network
     from mimonets.recipes.costs import known_costs
 
     named = find_network(args.model)
-    as_it_stands = not (args.set or args.active_streams or args.imports)
+    same_network = all(setting.startswith(OF_TRAINING) for setting in args.set)
+    as_it_stands = same_network and not (args.active_streams or args.imports)
     known = known_costs(named) if as_it_stands and isinstance(named, str) else None
     if known is not None:
         return known

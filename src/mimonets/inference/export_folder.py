@@ -26,7 +26,7 @@ from mimonets.inference.measure import (
     service_times,
 )
 from mimonets.inference.quantise import INT8_WRITERS
-from mimonets.inference.trace import SharedWeights, to_onnx, trace
+from mimonets.inference.trace import SharedWeights, plain_products, to_onnx, trace
 
 LENGTH = 128  # tokens of the random sequences to compare on; every length runs the same graph
 LEFT_IN_FLOAT = (0.0, 0.125, 0.25, 0.5)  # int8: fractions of the layers to try, worst first
@@ -288,7 +288,8 @@ class ExportFolder:
         """Convert an ONNX graph into OpenVINO's format, weights and all."""
         openvino = need("openvino", extra="openvino", what="This backend")
         (self.folder / path).parent.mkdir(exist_ok=True)
-        model = openvino.Core().read_model(str(self.folder / source))
+        plain = plain_products(self.folder / source)
+        model = openvino.Core().read_model(plain.SerializeToString())
         openvino.save_model(model, str(self.folder / path), compress_to_fp16=False)
 
     def _keep_model(self) -> None:

@@ -22,6 +22,7 @@ from mimonets._renamed import renamed
 
 FORMAT_VERSION = 2  # 1 has no checks
 MANIFEST_FILE = "manifest.json"
+SMALL = 32 * 2**20  # bytes of graphs and weights
 
 __getattr__ = renamed(__name__)
 
@@ -55,6 +56,10 @@ class Graphs:
     def graph(self, active_streams: int, *, masked: bool) -> str:
         """Name the file of one mode's graph, with or without a mask."""
         return self.modes[str(active_streams)]["masked" if masked else "plain"]
+
+    def is_small(self, folder: Path) -> bool:
+        """Tell whether there is so little of them that every mode may have copies of weights."""
+        return sum((folder / name).stat().st_size for name in self.files) <= SMALL
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from mimonets._inputs import Array
 from mimonets.inference.engine import Run
 from mimonets.inference.manifest import Manifest, find_graphs
 
-SMALL = 32 * 2**20  # bytes of weights up to which every mode may have a copy
 CUDA = "CUDAExecutionProvider"
 PIECE = 8  # inputs per thread that a large network answers at once: more leave the cache
 
@@ -40,8 +39,8 @@ class OnnxRuntimeBackend:
         self.threads = threads
         self.runtime = need("onnxruntime", extra="onnxruntime", what="This backend")
         # Copies of few weights cost nothing, and let ONNX Runtime fuse and lay out as it likes.
-        size = sum((folder / name).stat().st_size for name in self.graphs.files)
-        self.share_weights = not self.int8 and size > SMALL and device == "cpu"
+        small = self.graphs.is_small(folder)
+        self.share_weights = not (self.int8 or small) and device == "cpu"
         if device != "cpu":
             self._check_cuda()
 

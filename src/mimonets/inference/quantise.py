@@ -4,6 +4,7 @@ Products of 8-bit numbers are added up in 16 bits on CPUs without VNNI, and satu
 get 7 bits. A fraction of the layers, those that int8 hurts most, can stay in float.
 """
 
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from mimonets._inputs import Array
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.manifest import Manifest
-from mimonets.inference.trace import SharedWeights, quiet
+from mimonets.inference.trace import SharedWeights, plain_products, quiet
 
 Feeds = dict[str, Array]
 
@@ -136,12 +137,36 @@ def _fold_batch_norm(source: Path, path: Path) -> None:
 
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(path)
+    options.log_severity_level = 3  # no word about constants that nothing needs any more
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    whole = onnx.load(source).SerializeToString()
-    onnxruntime.InferenceSession(whole, options, providers=["CPUExecutionProvider"])
+    whole = plain_products(source)
+    shorten_prelus(whole.graph)
+    serialized = whole.SerializeToString()
+    onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
     folded = onnx.load(path)
     give_each_layer_its_own_bias(folded.graph)
     onnx.save(folded, path)
+
+
+def shorten_prelus(graph: Any) -> None:
+    r"""Write PReLUs as :math:`\max(x, b x)` where no slope b is above 1.
+
+    Two operations for five.
+    """
+    from onnx import numpy_helper
+
+    values = {value.name: value for value in graph.initializer}
+    nodes = {node.output[0]: node for node in graph.node}
+    for last in [node for node in graph.node if node.name.endswith(".prelu")]:
+        above, scaled = (nodes[name] for name in last.input)
+        below = nodes[scaled.input[0]]
+        slopes = -numpy_helper.to_array(values[scaled.input[1]])
+        values[scaled.input[1]].CopyFrom(numpy_helper.from_array(slopes, scaled.input[1]))
+        last.op_type = "Sub"  # additions are quantised, and these need not be
+        if slopes.max() <= 1:
+            last.op_type, last.input[0], scaled.input[0] = "Max", above.input[0], above.input[0]
+            for node in (above, below, nodes[below.input[0]]):
+                graph.node.remove(node)
 
 
 def give_each_layer_its_own_bias(graph: Any) -> None:
@@ -216,12 +241,16 @@ class OpenVinoInt8Writer(Int8Writer):
     def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
         """Quantise one graph."""
         import nncf
+        import onnx
         import openvino
 
         core = openvino.Core()
         # Unlike read_model, this folds batch norm, which saves roundings and passes. Layers that
         # it joins get names by chance: clones keep them.
-        model = openvino.convert_model(str(source))
+        with tempfile.TemporaryDirectory() as folder:  # it takes no path with a comma
+            plain = Path(folder) / "plain.onnx"
+            onnx.save(plain_products(source), plain)
+            model = openvino.convert_model(str(plain))
         layers = [
             op.get_friendly_name()
             for op in model.get_ordered_ops()

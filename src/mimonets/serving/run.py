@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 import sys
@@ -130,7 +131,7 @@ def make_config(app: Any, settings: ServerSettings, most: int) -> uvicorn.Config
         app,
         http=connection_class(settings.header_timeout, most),
         ws="none",
-        log_level="warning",
+        log_level="error",  # at a line for each malformed request, clients could fill a disk
         access_log=False,
         timeout_graceful_shutdown=GRACE,
         server_header=False,
@@ -160,6 +161,7 @@ def run_server(
     config = make_config(app, server.settings, most)
     runner = _Runner(config, server, listen(host, port))
     import_ahead()
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
     server.on_load = freeze_loaded_objects

@@ -115,7 +115,7 @@ class Server:
 
     def queued(self) -> int:
         """Count the inputs that wait."""
-        return sum(len(queue.waiting) for queue in self.batcher.queues)
+        return self.batcher.inputs.held
 
     async def start(self, *, wait: bool = True) -> None:
         """Start the inference thread and load all models, one after the other."""
