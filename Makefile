@@ -50,10 +50,11 @@ serve: $(VENV)/installed-demo,serve
 	@echo "==> mimonets serve, with its page and the digits network that ships with the package"
 	@$(BIN)/mimonets serve --demo $(SERVE_ARGS)
 
-# One worker per core, one thread each: tiny models gain nothing from more. Ends with the ten slowest tests.
+# One worker per core, one thread each: tiny models gain nothing from more. A file runs in one worker, so that what its
+# tests share is made once. Ends with the ten slowest tests.
 test: $(VENV)/group-test
 	@echo "==> running the tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --durations=10
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --durations=10
 
 test-slow: $(VENV)/group-test
 	@echo "==> running the slow checks"
@@ -96,8 +97,7 @@ docs: $(VENV)/group-docs
 
 # What `mimonets cost` shows of our recipes, counted anew; GPU-hours and memory take some minutes.
 costs: $(VENV)/installed-demo
-	@$(BIN)/python -m mimonets.recipes.costs
-	@$(BIN)/python tools/needs.py
+	@$(BIN)/python tools/costs.py
 
 # The tables of README and docs and the figure of docs/when-it-pays.md, from the files in results/.
 tables: $(VENV)/group-test

@@ -137,7 +137,7 @@ def main(folder: str, out: str) -> None:
     recipe = read_run(folder)
     model = mn.load(Path(folder) / "model").eval()
     model.requires_grad_(False)
-    batches = list(split_batches(recipe, "test"))
+    batches = list(split_batches(recipe.data, "test"))
     images = torch.cat([batch[0] for batch in batches]).numpy()
     labels = torch.cat([batch[1] for batch in batches]).numpy()
     streams = model.num_streams

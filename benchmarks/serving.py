@@ -249,7 +249,7 @@ def simulated(piece: dict, accuracies: dict[int, float], capacity: float) -> dic
     A pass takes as long as in the server with fixed N=1, if that was busy all the time, else as
     long as at the start.
     """
-    from mimonets.loadtest.contenders import contenders
+    from mimonets.loadtest.comparison import contenders
     from mimonets.loadtest.simulator import simulate, superposed_points
     from mimonets.serving.operating_points import ServiceTime, useful_points
 

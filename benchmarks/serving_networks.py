@@ -55,7 +55,7 @@ def widen(model: nn.Module, factor: int) -> nn.Module:
 
 def test_images() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Give the test digits: raw pixels, standardised, and labels."""
-    batches = split_batches(load_recipe("digits-writers-tiles-dynamic"), "test")
+    batches = split_batches(load_recipe("digits-writers-tiles-dynamic").data, "test")
     prepared = torch.cat([batch[0] for batch in batches])
     return batches.data.images, prepared, batches.data.labels
 

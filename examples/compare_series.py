@@ -30,12 +30,12 @@ def waves(count: int, seed: int, length: int = 128) -> tuple[Tensor, Tensor]:
 
 
 def main(out: str = "runs/compare-series", count: int = 4096, **budget: float) -> dict:
-    """Compare ways to run the network at twice the speed."""
+    """Compare ways to run the network at the cost of a narrow one."""
     sets = TensorDataset(*waves(count, 0)), TensorDataset(*waves(count // 4, 1))
     loaders = DataLoader(sets[0], 64, shuffle=True, drop_last=True), DataLoader(sets[1], 128)
     narrow = {"20 maps": lambda: make(20)}
-    settings = {"out": out, "minutes": 4, **budget}
-    return mn.compare(make, loaders, speed=2, siblings=narrow, tell=print, **settings)
+    settings = {"out": out, "steps": 300, **budget}
+    return mn.compare(make, loaders, macs=0.4e6, siblings=narrow, tell=print, **settings)
 
 
 if __name__ == "__main__":

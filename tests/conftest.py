@@ -11,6 +11,7 @@ import torch
 from filelock import FileLock
 
 from mimonets import MIMOConv, MIMOConvConfig
+from mimonets.evaluation.throughput import race
 from mimonets.inference import export
 from small_networks import randomise
 
@@ -69,3 +70,11 @@ def exported(small_conv, made_once):
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
     return made_once("exported", lambda folder: export(small_conv, folder))
+
+
+@pytest.fixture
+def torch_only(monkeypatch):
+    """Let compare() leave exports out, which take seconds, and time one round of seven."""
+    place = "mimonets.experiments.candidates"
+    monkeypatch.setattr(f"{place}.Work._export", lambda *_: None)
+    monkeypatch.setattr(f"{place}.race", lambda found, rounds: race(found, rounds=1, warmup=0))

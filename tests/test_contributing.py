@@ -65,8 +65,7 @@ DATA = '''"""Stripes, lying or standing."""
 
 import torch
 
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.sets import ImageSet, Splits
 
 

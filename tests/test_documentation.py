@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mimonets.checkpoints.shipped import pretrained_names
 from mimonets.cli.main import main
 from pages import notes, page_names, page_text
-from tables import shipped_in
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -33,21 +31,9 @@ def python_blocks():
 
 @pytest.mark.parametrize(("code", "output"), list(python_blocks()))
 def test_python_blocks_run_and_print_what_they_show(code, output, tmp_path, monkeypatch, capsys):
-    missing = shipped_in(code) - set(pretrained_names())
-    if missing:
-        pytest.skip(f"{', '.join(sorted(missing))} does not ship yet")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "<page>", "exec"), {})
-    assert without_speed(capsys.readouterr().out) == without_speed(output)
-
-
-def without_speed(text):
-    """Leave out what depends on the machine.
-
-    >>> without_speed("fast: 98.3%, 12,345 digits per CPU second")
-    'fast: 98.3%, N digits per CPU second'
-    """
-    return re.sub(r"[\d,]+(?= digits per CPU second)", "N", text)
+    assert capsys.readouterr().out == output
 
 
 def first_commands():
@@ -96,7 +82,7 @@ def test_every_command_that_we_show_first_runs_in_order(tmp_path, monkeypatch, c
     for program, *arguments in map(str.split, commands):
         assert program == "mimonets"
         if arguments[0] == "train":
-            arguments += ["--set", "train.epochs=2"]  # in place of a minute or two
+            arguments += ["--set", "train.steps=20"]  # in place of a minute or two
         code = main(arguments)
         captured = capsys.readouterr()
         assert code == 0, (arguments, captured)

@@ -10,7 +10,7 @@ def result(name):
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
-WORDS = ("verdict", "more", "where", "why", "source", "engine")  # columns without numbers
+WORDS = ("verdict", "more", "where", "why", "source", "engine", "advice")  # columns without numbers
 
 
 def table(header, rows, left=1):

@@ -80,7 +80,7 @@ def ship(name, run, data_dir=None, modes=None):
     if missing & set(modes):
         raise SystemExit(f"{run} has no batch-norm statistics of modes {sorted(missing)}.")
     model = load(save(model, WEIGHTS / name, stored="float16"))
-    found = evaluate(model, split_batches(recipe, "test", spec=model.input_spec), modes)
+    found = evaluate(model, split_batches(recipe.data, "test", spec=model.input_spec), modes)
     trained = json.loads((run / "environment.json").read_text(encoding="utf-8"))
     shares = recipe.train.mode_shares(model.num_streams)
     card = ModelCard.of(

@@ -4,14 +4,11 @@ A page's tables are found by their header line; several with the same header sta
 the list of pages. Sentences with numbers are for people to edit: those out of date are printed.
 """
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 
-from mimonets.checkpoints.shipped import pretrained_names
 from mimonets.evaluation import count_macs
 from mimonets.experiments import experiments
 from mimonets.experiments.advice import written as score_of
@@ -377,6 +374,16 @@ def compare_table(name):
     unit = ", %" if score == "accuracy" else ""
     header = ["candidate", "inputs per pass", f"test {score}{unit}", "MMAC/input", "speed"]
     return table([*header, "engine", "memory, MB"], cells)
+
+
+def advice_table():
+    """Show what ``mimonets compare`` said of every network that it was measured with."""
+    names = sorted(path.stem for path in (ROOT / "results").glob("compare-*.json"))
+    rows = [
+        [f"[{name.removeprefix('compare-').replace('-', ' ')}](experiments/{name}.md)", found]
+        for name, found in ((name, result(name)["advice"]) for name in names)
+    ]
+    return table(["worked example", "advice"], rows)
 
 
 def superpose_overhead():
@@ -869,6 +876,19 @@ def accuracy_sentence() -> str:
     )
 
 
+def demo_sentence() -> str:
+    """How fast the demo's networks are, exported."""
+    record = result("demo-digits")
+    speed = {row["name"]: row["speedup"]["64"] for row in record["rows"]}
+    assert record["engine"] == "onnxruntime"
+    assert record["threads"] == 1
+    return (
+        f"In `make demo`, with ONNX Runtime and 64 digits per call on one thread, fast mode is "
+        f"{speed['keys: fast']:.1f} times as fast as the plain network of its size. The plain "
+        f"network of its cost is {speed['plain, cost of fast']:.1f} times as fast."
+    )
+
+
 def scale_table():
     """List what the plans that need a GPU take."""
     header = ["plan", "in the paper", "runs"]
@@ -882,7 +902,7 @@ def scale_table():
                 for name in ("32", "bf16")
             ]
             if not all(found):
-                continue  # not counted yet: tools/needs.py
+                continue  # not counted yet: make costs
             hours = [sum(row["runs"] * row["hours"] for row in needs) for needs in found]
             peaks = [max(row["peak"] for row in needs) for needs in found]
             runs = sum(row["runs"] for row in found[0])
@@ -894,7 +914,7 @@ def scale_table():
 PLACES = {
     "docs/scale.md": [scale_table],
     "docs/when-it-pays.md": [pays_table],
-    "README.md": [readme_table, speed_sentence, accuracy_sentence],
+    "README.md": [readme_table, speed_sentence, accuracy_sentence, demo_sentence],
     "docs/results.md": [not_run_table, claims_table],
     "docs/start.md": [shipped_table],
     "docs/speed.md": [
@@ -924,6 +944,7 @@ PLACES = {
         superposed_digits_table,
         lambda: superposed_table("superpose-resnet56"),
         lambda: superposed_table("superpose-minilm"),
+        advice_table,
         superpose_overhead,
     ],
     "docs/superposition.md": [text_cost_rows, recall_rows],
@@ -962,25 +983,6 @@ def rewrite(text: str, made: Iterable[str]) -> str:
     return text
 
 
-README_BLOCK = re.compile(r"(```python\n(.*?)```\n)(\n```text\n.*?```\n)?", re.DOTALL)
-
-
-def shipped_in(code: str) -> set[str]:
-    """Find the shipped networks that an example runs at some operating point."""
-    return set(re.findall(r'\("([\w-]+)", \d+\)', code))
-
-
-def run_readme(text: str) -> str:
-    """Run README's example and write what it prints below it, if its networks ship already."""
-    block = README_BLOCK.search(text)
-    if block is None or not shipped_in(block[2]) <= set(pretrained_names()):
-        return text
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(compile(block[2], "README.md", "exec"), {})
-    return text[: block.end(1)] + f"\n```text\n{printed.getvalue()}```\n" + text[block.end() :]
-
-
 def main() -> None:
     """Rewrite all pages, and name those that changed."""
     for page, makers in PAGES.items():
@@ -991,8 +993,6 @@ def main() -> None:
         for sentence in made:
             if sentence not in text:
                 print(f"to be edited by hand in {page}: {sentence}")
-        if page == "README.md":
-            text = run_readme(text)
         if text != before:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {page}")

@@ -99,7 +99,10 @@ class Config:
     """What all configs share: they refuse nonsense and name every mistake at once."""
 
     def __post_init__(self) -> None:
-        """Check all settings."""
+        """Check all settings; lists, as JSON and YAML write them, become tuples."""
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
         problems = self.problems()
         if problems:
             raise ValueError(f"{type(self).__name__}: " + " ".join(problems))

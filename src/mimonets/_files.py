@@ -1,10 +1,12 @@
 """Write files whole or not at all, and say what a folder is."""
 
+import json
 import os
 import socket
 from collections.abc import Callable, Mapping
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
+from typing import Any
 
 from mimonets._messages import first_line
 
@@ -57,6 +59,11 @@ def _is_alive(process: int) -> bool:
 def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all."""
     write_safely({path: lambda part: part.write_text(text, encoding="utf-8")})
+
+
+def write_json(path: Path, data: Any, *, indent: int = 2) -> None:
+    """Write plain data whole or not at all."""
+    write_text(path, json.dumps(data, indent=indent) + "\n")
 
 
 def write_safely(writes: Mapping[Path, Callable[[Path], object]]) -> None:

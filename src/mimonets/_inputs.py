@@ -53,13 +53,6 @@ class InputSpec(Config):
         floats = "image" if len(shape) == 3 else "array"
         return cls(kind=cast(InputKind, floats) if numbers else "tokens", shape=shape, **known)
 
-    def __post_init__(self) -> None:
-        """Check all settings; what was read from JSON comes as lists."""
-        for name, value in vars(self).items():
-            if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
-        super().__post_init__()
-
     def problems(self) -> list[str]:
         """List what is wrong with this description, one sentence each."""
         found = super().problems()

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -42,12 +42,32 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2))
 
 
+def show(record: Any, table: Callable[[Any], Any], *, as_json: bool) -> None:
+    """Print a record as it is, or the table that is made of it."""
+    if as_json:
+        print_json(record)
+    else:
+        make_console().print(table(record))
+
+
 def make_console(*, quiet: bool = False, stderr: bool = False) -> Any:
     """Make a console that does not fold tables when the output is a file or a pipe."""
     from rich.console import Console
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(quiet=quiet, stderr=stderr, width=None if terminal else 160)
+
+
+def make_table(
+    title: str, columns: Iterable[str], caption: str | None = None, *, words: Container[int] = (0,)
+) -> Any:
+    """Make an empty table of rich: the columns at the places ``words`` are texts, else numbers."""
+    from rich.table import Table
+
+    table = Table(title=title, caption=caption)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place in words else "right")
+    return table
 
 
 def mmac(macs: float) -> str:

@@ -8,6 +8,7 @@ import mimonets as mn
 from mimonets._files import what_it_is
 from mimonets.cli.main import main
 from mimonets.experiments import demo
+from mimonets.recipes import load_recipe
 from mimonets.training import TrainingInterrupted
 
 
@@ -173,6 +174,7 @@ def test_bench_json_is_nothing_but_json(capsys):
         ),
         (["cost", "digits-mimoconv-n4", "--set", "model.kind=[1]"], "model.kind=[1] is not known"),
         (["cost", "digits-mimoconv-n4", "--set", "model.pool="], "model.pool has no value"),
+        (["compare", "mine.py", "--data", "pictures"], "write FILE.py:FUNCTION"),
     ],
 )
 def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message, monkeypatch):
@@ -336,7 +338,8 @@ def test_mistakes_in_training_end_in_one_line(capsys, tmp_path, monkeypatch, arg
 def test_the_demo_says_which_is_which_and_draws(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "engine_name", lambda: "torch")  # exporting takes seconds
     monkeypatch.setattr(demo, "available_cores", lambda: 1)  # a process more imports torch again
-    for name, value in {"ROUNDS": 2, "WARMUP": 0, "BATCHES": (4, 64)}.items():
+    monkeypatch.setattr(demo, "load_recipe", lambda name: load_recipe(name, ["data.limit=200"]))
+    for name, value in {"ROUNDS": 1, "WARMUP": 0, "BATCHES": (4, 64)}.items():
         monkeypatch.setattr(demo, name, value)
     folder = tmp_path / "demo"
     code, out, _ = run(capsys, "demo", "--out", str(folder), "--epochs", "1")

@@ -22,7 +22,7 @@ def test_the_commit_of_a_repository_that_only_holds_the_package_is_not_ours(tmp_
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "of somebody else")
     monkeypatch.setattr(mimonets, "__file__", str(package / "__init__.py"))
-    assert _commit() is None
+    assert _commit.__wrapped__() is None
     git("add", ".")
     git("commit", "-q", "-m", "now it is theirs")
-    assert len(_commit()) == 12
+    assert len(_commit.__wrapped__()) == 12

@@ -14,7 +14,7 @@ from mimonets.cli._options import imported
 from mimonets.cli.main import main
 from mimonets.experiments import candidates
 from mimonets.experiments.advice import advise, pareto
-from mimonets.experiments.candidates import Work, compare
+from mimonets.experiments.candidates import compare
 from mimonets.serving.networks import superposed
 
 MINE = """
@@ -75,12 +75,6 @@ def test_one_command_gives_table_plot_advice_and_models_to_serve(mine, digits, t
     assert [row["by_seed"] for row in again["rows"]] == accuracies
 
 
-@pytest.fixture
-def torch_only(monkeypatch):
-    """Leave exports out, which take seconds."""
-    monkeypatch.setattr(Work, "_export", lambda *_: None)
-
-
 LOADERS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -136,6 +130,13 @@ def test_the_advice_can_be_against_superposition():
     assert "the cheapest is keys, N=4, 0.286 MMAC" in advise(ROWS, macs=1.0)
 
 
+def test_a_candidate_is_listed_once_as_float32_or_int8():
+    int8 = {"name": "half resolution, int8", "base": "half resolution"}
+    rows = [*ROWS, {**ROWS[1], **int8, "accuracy": 0.7}, {**ROWS[1], **int8, "accuracy": 0.913}]
+    listed = "At 3x the speed: half resolution, int8 91.3 ± 0.5, tiles, N=4 90.1"
+    assert advise(rows, speed=3).startswith(listed)
+
+
 def test_candidates_within_their_intervals_are_named():
     rows = [ROWS[0], row("a", 0.9, 3.0), row("b", 0.897, 3.1)]
     assert advise(rows, speed=3).endswith("take a (b: within the intervals).")
@@ -172,6 +173,7 @@ def refuses(tmp_path, match, network=None, data=None, **settings):
 def test_bad_input_gets_one_sentence_and_nothing_is_written(digits, tmp_path):
     refuses(tmp_path, "minutes=.*at least minutes", data=digits, minutes=1e-5)
     refuses(tmp_path, "seeds=0", data=digits, seeds=0)
+    refuses(tmp_path, "speed and macs.*give one", data=digits, speed=2, macs=1e6)
     refuses(tmp_path, r"streams=\(1,\)", data=digits, streams=(1,))
     refuses(tmp_path, "no file", data=tmp_path / "no.npz")
     refuses(tmp_path, "data=int", data=3)
@@ -323,15 +325,44 @@ def test_int8_of_each_takes_part_and_is_served(digits, mine, tmp_path, monkeypat
     assert network.answer_shapes == {"values": (10,)}
 
 
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 128
+
+    def __getitem__(self, i):
+        return torch.full((1, 8, 8), 2.0 * (i % 2) - 1), i % 2
+
+class Net(nn.Sequential):
+    def __init__(self):
+        maps = [nn.Conv2d(*sizes, 3, padding=1) for sizes in ((1, 16), (16, 16), (16, 16))]
+        super().__init__(*maps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2))
+        for p in self.parameters():
+            nn.init.constant_(p, 0.1 if p.ndim > 1 else 0.0)
+        self[-1].weight.data[0] *= -1  # trained already: it teaches the others
+
+def loaders():
+    return [DataLoader(Rows(), 16) for _ in range(2)]
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("torch_only")
-def test_workers_train_in_processes_of_their_own(digits, mine, tmp_path):
+def test_workers_train_in_processes_of_their_own(tmp_path):
     ray = pytest.importorskip("ray")
-    make = partial(imported, f"{mine}:make")
-    alone = compare(make, digits, out=tmp_path / "alone", **SHORT)
+    (tmp_path / "own_network.py").write_text(OWN)  # not where the processes of Ray start
+    make = partial(imported, f"{tmp_path}/own_network.py:Net")
+    data = imported(f"{tmp_path}/own_network.py:loaders")
+    alone = compare(make, data, out=tmp_path / "alone", **SHORT)
+    assert alone["plan"]["distilled"]
     try:
-        shared = compare(make, digits, out=tmp_path / "shared", workers=2, **SHORT)
+        shared = compare(make, data, out=tmp_path / "shared", workers=2, **SHORT)
     finally:
         ray.shutdown()
+    assert len(alone["rows"]) > 2
     for one, two in zip(alone["rows"], shared["rows"], strict=True):
         assert (one["name"], one["by_seed"]) == (two["name"], two["by_seed"])

@@ -287,7 +287,7 @@ def test_a_network_with_gears_is_tested_in_each(tmp_path):
     assert fast.macs < slow.macs / 3
     model = load(run_folder(geared, 0, tmp_path) / "model")
     for gear, row in enumerate(rows, start=1):
-        batches = split_batches(geared.load(0), "test", spec=model.input_spec)
+        batches = split_batches(geared.load(0).data, "test", spec=model.input_spec)
         with eval_mode(model):
             right = [(model(x, point=gear).argmax(1) == y) for x, y in batches.epoch(0)]
         assert row.ours == pytest.approx(100 * torch.cat(right).float().mean().item())

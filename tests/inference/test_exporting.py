@@ -19,6 +19,7 @@ from mimonets import (
     WideResNet,
     WideResNetConfig,
     export,
+    superpose,
 )
 from mimonets.inference import trace
 from mimonets.inference.manifest import _hash_of, check_files, read_manifest
@@ -81,6 +82,32 @@ def test_sequences_of_any_length_with_and_without_a_mask(tmp_path, model):
         engine(torch.arange(10).unsqueeze(0))
     with pytest.raises(ValueError, match=r"mask is boolean and of the shape of the tokens"):
         engine(torch.zeros(1, 4, dtype=torch.long), mask=torch.ones(1, 4))
+
+
+class MeanOfTokens(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.inner = torch.nn.Embedding(9, 8), torch.nn.Linear(8, 8)
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, tokens, attention_mask=None):
+        x = self.inner(self.embedding(tokens))
+        if attention_mask is not None:
+            x = x * attention_mask.unsqueeze(-1)
+        return self.head(x.mean(dim=1))
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_network_of_ones_own_with_a_mask_takes_any_number_of_inputs(tmp_path, streams):
+    example = torch.randint(9, (12, 12))
+    where = {"bind_after": "embedding", "unbind_before": "inner", "binding": "hadamard"}
+    settings = where if streams > 1 else {}
+    model = superpose(MeanOfTokens(), num_streams=streams, example=example, **settings).eval()
+    folder = export(model, tmp_path / "out", modes=(streams,), measure=False)
+    engine = Engine(folder, "onnxruntime")
+    for groups in (1, 3, 4):
+        agree(engine, model, groups * streams, streams)
+        agree(engine, model, groups * streams, streams, masked=True)
 
 
 @pytest.mark.slow

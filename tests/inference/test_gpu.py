@@ -116,26 +116,24 @@ def test_a_replica_asks_ray_for_its_share_of_a_gpu():
     [([], 0.0), (["--device", "cuda"], 1.0), (["--device", "cuda", "--gpus", "0.25"], 0.25)],
 )
 def test_the_command_line_says_how_much_of_a_gpu_a_replica_takes(words, gpus):
-    from argparse import ArgumentParser
-
     from mimonets.cli import serve
+    from mimonets.cli._options import Parser
 
-    parser = ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
-    assert serve.gpus_of(parser.parse_args(["serve", "digits", *words])) == gpus
+    parser = Parser()
+    serve.add_options(parser)
+    assert serve.gpus_of(parser.parse_args(["digits", *words])) == gpus
 
 
 def test_the_container_with_cuda_serves_on_it_and_has_one_onnx_runtime():
-    from argparse import ArgumentParser
-
     from mimonets.cli import serve
+    from mimonets.cli._options import Parser
 
     lines = (ROOT / "deploy" / "Containerfile.gpu").read_text().splitlines()
     found = dict(line.split(maxsplit=1) for line in lines if line and line[0] not in "# ")
     assert json.loads(found["ENTRYPOINT"]) == ["mimonets", "serve"]
-    parser = ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["serve", *json.loads(found["CMD"])])
+    parser = Parser()
+    serve.add_options(parser)
+    args = parser.parse_args(json.loads(found["CMD"]))
     assert (args.device, args.port) == ("cuda", int(found["EXPOSE"]))
     assert args.keys, "it would refuse to start without keys"
     install, gpu = found["RUN"].rsplit(maxsplit=1)

@@ -90,6 +90,20 @@ def test_an_identity_convolution_costs_nothing(maps_in, maps_out, stride):
     assert isometry_penalty(layer.weight, stride) == 0
 
 
+@pytest.mark.parametrize("dirac", [False, True])
+def test_a_convolution_in_lanes_is_equal_convolutions_side_by_side(dirac):
+    layer = nn.Conv2d(6, 12, 3, bias=False)
+    init_convolution(layer, dirac=dirac, lanes=3)
+    own = layer.weight[:4, :2]
+    alone = nn.Conv2d(6, 12, 3, groups=3, bias=False)
+    with torch.no_grad():
+        alone.weight.copy_(own.repeat(3, 1, 1, 1))
+    x = torch.randn(2, 6, 5, 4)
+    assert_close(layer(x), alone(x))
+    if not dirac:  # by what leaves one lane
+        assert 0.7 < own.std() / (2 / (4 * 9)) ** 0.5 < 1.4
+
+
 def test_no_penalty_means_lengths_are_preserved():
     # A rotation of the maps, each shifted by one tap in a direction of its own.
     rotation = torch.linalg.qr(torch.randn(6, 6)).Q

@@ -7,8 +7,7 @@ import pytest
 import mimonets.serving.policy as policy_module
 from mimonets.cli.main import main
 from mimonets.cli.simulate import DIGITS
-from mimonets.loadtest.comparison import Comparison, compare, spike
-from mimonets.loadtest.contenders import contenders, fluid_bound
+from mimonets.loadtest.comparison import Comparison, compare, contenders, fluid_bound, spike
 from mimonets.loadtest.simulator import simulate, superposed_points
 from mimonets.loadtest.workloads import poisson, read_trace
 from mimonets.serving.operating_points import ServiceTime

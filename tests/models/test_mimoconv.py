@@ -28,6 +28,35 @@ def test_slots_positions_and_a_classifier_per_stream_by_hand(active):
     assert_close(model(images, active_streams=active), mimoconv_by_hand(model, images, active))
 
 
+def test_a_trunk_in_lanes_starts_with_nothing_between_its_streams():
+    lanes = {"binding": "matrix", "stream_keys": "slots", "trunk_start": "lanes"}
+    model = MIMOConv(small(num_streams=2, width=2, initial_width=2, **lanes)).eval()
+    with torch.no_grad():  # the same slot of every stream
+        model.binding.stream_keys[1] = model.binding.stream_keys[0].roll(16, dims=0)
+    images = torch.randn(2, 3, 9, 7)
+
+    def maps(images):
+        x = model.binding(model.stem(images).unsqueeze(0))
+        for block in model.trunk.blocks:
+            x = block(x)
+        return x.chunk(2, dim=1)
+
+    first, second = maps(images)
+    assert_close(maps(images.flip(0)), (second, first))
+    other = torch.stack([images[0], torch.randn(3, 9, 7)])
+    assert_close(maps(other)[0], first)
+    assert not torch.allclose(maps(other)[1], second)
+    model.train()(other).square().sum().backward()
+    assert all(block.conv2.weight.grad.all() for block in model.trunk.blocks)  # free to mix
+
+
+def test_a_trunk_in_lanes_leaves_stages_of_single_inputs_as_they_are():
+    lanes = {"binding": "matrix", "stream_keys": "slots", "trunk_start": "lanes"}
+    model = MIMOConv(small(num_streams=2, bind_after_stage=1, **lanes))
+    dense = [bool(block.conv2.weight.all()) for block in model.trunk.blocks]
+    assert dense == [True, False, False]
+
+
 def test_pooling_to_positions_keeps_what_averaging_loses():
     model = lived_in(small(pool=3, readout="stream"))
     images = torch.randn(4, 3, 20, 20)
@@ -42,6 +71,8 @@ def test_pooling_to_positions_keeps_what_averaging_loses():
     ("settings", "problem"),
     [
         ({"stream_keys": "slots"}, "set binding='matrix'"),
+        ({"trunk_start": "lanes", "num_streams": 3}, "trunk_start='lanes'.*change width"),
+        ({"trunk_start": "lanes", "binding": "tiles"}, "trunk_start='lanes' is for"),
         ({"stream_keys": "unitary", "binding": "matrix"}, "set binding='hrr'"),
         ({"stream_keys": "slots", "binding": "matrix", "num_streams": 17}, "raise initial_width"),
         ({"readout": "all"}, "choose from shared, stream"),

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from costs import count_costs, write_costs
 from mimonets.cli.main import main
-from mimonets.recipes.costs import count_costs, known_costs, settings_digest, write_costs
+from mimonets.recipes.costs import known_costs, model_digest
 from mimonets.recipes.families import recipe_names
 
 CHEAP = ["digits-mimoconv-n4", "recall-mimoformer-2x2", "mnist-mimoconv-n16", "digits-wideresnet"]
@@ -26,7 +27,7 @@ def test_the_whole_table_is_what_counting_gives(tmp_path):
     write_costs(tmp_path / "costs.json")
     table = json.loads((tmp_path / "costs.json").read_text())
     for name in recipe_names():
-        assert known_costs(name) == table[settings_digest(name)], f"`make costs`: {name}"
+        assert known_costs(name) == table[model_digest(name)], f"`make costs`: {name}"
 
 
 def test_the_cost_of_a_recipe_waits_for_no_pytorch():

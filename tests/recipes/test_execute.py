@@ -189,7 +189,7 @@ def test_missing_splits_and_folders_are_named(tmp_path, monkeypatch):
     recipe = shrunk(load_recipe("digits-wideresnet"))
     use_data(monkeypatch, lambda config: stand_in(recipe))
     with pytest.raises(ValueError, match="digits has no validation data"):
-        split_batches(recipe, "validation")
+        split_batches(recipe.data, "validation")
     with pytest.raises(ValueError, match="holds no recipe.yaml"):
         read_run(tmp_path)
 
@@ -377,7 +377,10 @@ def test_a_trained_model_is_saved_with_its_inputs_and_measured_by_them(tmp_path,
     batches = make_train_batches(recipe, splits)
     spec = mn.load(result.model_dir).input_spec
     assert spec == describe_inputs(recipe, batches)
-    found, wanted = split_batches(recipe, "test", spec=spec), split_batches(recipe, "test")
+    found, wanted = (
+        split_batches(recipe.data, "test", spec=spec),
+        split_batches(recipe.data, "test"),
+    )
     assert torch.equal(next(iter(found))[0], next(iter(wanted))[0])
     measured = measure_run(tmp_path / "run", "test", [4])
     # Other training data change nothing: how inputs are standardised is the model's own.

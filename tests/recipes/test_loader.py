@@ -7,11 +7,11 @@ import torch
 import yaml
 
 import mimonets as mn
+from mimonets.cli.open_models import find_config
 from mimonets.models.registry import model_class_for
 from mimonets.recipes import (
     load_recipe,
     make_recipe,
-    model_config,
     recipe_names,
 )
 from mimonets.recipes.families import find_recipe
@@ -173,9 +173,9 @@ def test_an_unknown_recipe_gets_a_suggestion():
 def test_a_saved_model_is_as_good_as_a_recipe(tmp_path):
     config = mn.WideResNetConfig(depth=10, width=1)
     mn.save(mn.WideResNet(config), tmp_path)
-    assert model_config(str(tmp_path)) == config
+    assert find_config(str(tmp_path)) == config
     with pytest.raises(ValueError, match="--set works with recipes only"):
-        model_config(str(tmp_path), ["model.width=2"])
+        find_config(str(tmp_path), ["model.width=2"])
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_saved_model_is_as_good_as_a_recipe(tmp_path):
 )
 def test_former_names_still_work(old, new):
     assert load_recipe(old, ["train.seed=5"]) == load_recipe(new, ["train.seed=5"])
-    assert model_config(old) == load_recipe(new).model
+    assert find_config(old) == load_recipe(new).model
     assert old not in recipe_names()
 
 

@@ -131,7 +131,7 @@ def listening(server, app=None):
 
     from mimonets.serving.run import listen, make_config
 
-    config = make_config(app or make_app(server), server.settings)
+    config = make_config(app or make_app(server), server.settings, server.settings.max_connections)
     config.timeout_graceful_shutdown = 2
     running = uvicorn.Server(config)
     sockets = listen("127.0.0.1", 0)

@@ -618,10 +618,10 @@ def test_a_body_is_read_whole_and_counted_however_it_comes(parts, waits):
         with Body(bodies, "a") as body:
             if total <= 1024:
                 assert await body.read(receive, {}, 1024) == b"".join(parts)
-                assert bodies.held == bodies.held_by_tenant["a"] == total
+                assert bodies.held == bodies.by_tenant["a"] == total
             else:
                 with pytest.raises(RequestError, match="at most 1024 bytes"):
                     await body.read(receive, {}, 1024)
-        assert bodies.held == bodies.held_by_tenant["a"] == 0
+        assert bodies.held == bodies.by_tenant["a"] == 0
 
     run(main())

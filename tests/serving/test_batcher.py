@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets.serving.batcher import Batcher
+from mimonets.serving.errors import RefusedError
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.operating_points import ServiceTime
 from mimonets.serving.policy import Policy
@@ -92,8 +93,8 @@ class Server(RuleBasedStateMachine):
     @invariant()
     def everything_is_counted(self):
         waiting = [queued for queue in self.queues for queued in queue.waiting]
-        assert sum(self.batcher.queued_by_tenant.values()) == len(waiting)
-        assert (self.batcher.queued_bytes == 0) == (not waiting)
+        assert sum(self.batcher.inputs.by_tenant.values()) == len(waiting)
+        assert (self.batcher.bytes.held == 0) == (not waiting)
         assert not any(queued.request.is_done for queued in waiting)
         for queue in self.queues:
             assert list(queue.waiting) == sorted(queue.waiting, key=lambda queued: queued.place)
@@ -210,13 +211,13 @@ def test_inputs_count_not_requests():
 def test_quotas_and_bytes_are_limits():
     batcher, queue = make(max_bytes=100, quotas={"a": 3})
     batcher.offer(request(queue, count=3, tenant="a", size=40), 0.0)
-    with pytest.raises(RefusedError, match="quota of 3"):
+    with pytest.raises(RefusedError, match="quota is 3"):
         batcher.offer(request(queue, tenant="a", size=1), 0.0)
     with pytest.raises(RefusedError, match="40 bytes are queued"):
         batcher.offer(request(queue, tenant="b", size=61), 0.0)
     for one, message in (
         (request(queue, count=4, tenant="a", size=1), "4 inputs in one request; the quota is 3"),
-        (request(queue, tenant="b", size=101), "101 bytes of inputs in one request; at most 100"),
+        (request(queue, tenant="b", size=101), "101 bytes in one request; the limit is 100"),
     ):
         with pytest.raises(RefusedError, match=message) as caught:
             batcher.offer(one, 0.0)

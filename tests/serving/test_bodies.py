@@ -9,8 +9,8 @@ import pytest
 from mimonets._inputs import InputSpec
 from mimonets.serving import classify, infer
 from mimonets.serving.bodies import Bodies, Body
+from mimonets.serving.errors import RequestError
 from mimonets.serving.protocol import decode_request, largest_body
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.tenants import Tenant, Tenants
 from serving.fakes import SPEC, client_of, images, make_server, tensor
 from serving.hostile_files import png
@@ -53,17 +53,17 @@ def test_bytes_under_way_are_limited_in_all_and_per_tenant():
             held.append(task)
 
         await read("a", b"x" * 30, b"x" * 30)  # alone: more than its share
-        with pytest.raises(RequestError, match="60 bytes of this tenant's") as caught:
+        with pytest.raises(RequestError, match="60 bytes under way; its limit is 50") as caught:
             await read("a", b"x")
         assert caught.value.status == 429
         await read("b", b"x" * 40)
-        with pytest.raises(RequestError, match="100 bytes of requests are under way"):
+        with pytest.raises(RequestError, match="100 bytes are under way"):
             await read("c", b"x")
-        assert (bodies.held, bodies.held_by_tenant["a"]) == (100, 60)
+        assert (bodies.held, bodies.by_tenant["a"]) == (100, 60)
         bodies.end(0.01)
         ended = await asyncio.gather(*held, return_exceptions=True)
         assert [error.status for error in ended] == [503, 503]
-        assert bodies.held == bodies.held_by_tenant["a"] == 0
+        assert bodies.held == bodies.by_tenant["a"] == 0
         assert not bodies.timers
 
     asyncio.run(asyncio.wait_for(main(), 10))

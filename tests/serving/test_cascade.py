@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -64,7 +66,7 @@ def test_an_export_calibrates_thresholds_and_the_server_uses_them(tmp_path):
     expected = thresholds(fast, slow, labels, active_streams=2)
     assert len(fastest.cascade) == len(expected)
     for found, wanted in zip(fastest.cascade, expected, strict=True):
-        assert found == pytest.approx(wanted.as_dict(), abs=1e-5)
+        assert found == pytest.approx(asdict(wanted), abs=1e-5)
     assert fastest.confidence == pytest.approx(choose_threshold(expected).confidence, abs=1e-5)
 
     network = open_network("out", [folder], "onnxruntime", 1)

@@ -9,13 +9,16 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import Response
 
 from mimonets.cli.main import main
 from mimonets.cli.open_models import name_and_folders
 from mimonets.serving import connections
+from mimonets.serving.app import make_app
 from mimonets.serving.run import listen
 from mimonets.serving.tenants import Tenant, Tenants
 from serving.fakes import FakeEngine, client_of, images, listening, make_server, tensor
@@ -120,7 +123,7 @@ def test_connections_fit_the_limit_of_open_files(monkeypatch):
     changed = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 256))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
-    most = connections.connection_class(1.0, 1000).most
+    most = connections.allowed_connections(1000)
     assert 1 <= most < 256 - 16
     assert changed == [(256, 256)]
 
@@ -307,3 +310,98 @@ def test_stalled_clients_do_not_delay_the_end_and_what_was_admitted_is_answered(
         process.wait()
         process.stdout.close()
         process.stderr.close()
+
+
+def unread(address):
+    """Ask for more than the machine's buffers hold, and read none of it."""
+    host, port = address.split(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect((host, int(port)))
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+    return client
+
+
+def serving_much(**settings):
+    server = make_server(**settings)
+    app = make_app(server)
+
+    @app.get("/large")
+    async def large():
+        return Response(bytes(2**20))
+
+    return listening(server, app)
+
+
+def test_a_client_that_does_not_read_is_closed_and_makes_room_for_others():
+    with serving_much(max_connections=3, header_timeout=30.0) as address:
+        silent = [unread(address) for _ in range(3)]
+        time.sleep(0.5)
+        assert b"200 OK" in talk(
+            address, b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", close=True
+        )
+        for client in silent:
+            client.close()
+    with serving_much(header_timeout=0.5) as address, unread(address) as client:
+        time.sleep(2)
+        with pytest.raises(ConnectionResetError):
+            read_all(client)
+
+
+def test_a_client_that_reads_slowly_gets_its_answers():
+    with serving_much(header_timeout=0.5) as address, unread(address) as slow:
+        slow.settimeout(5)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            assert slow.recv(2**19)
+            time.sleep(0.01)
+
+
+WATCHED = """
+import json, socket, sys, threading
+from mimonets.serving import app, run, site
+from serving.fakes import images, listening, make_server, tensor
+from serving.hostile_files import png
+
+def hook(event, values):
+    if event == "import" and threading.current_thread() not in (None, threading.main_thread()):
+        found.append(values[0])
+
+run.import_ahead()
+server = make_server()
+served = app.make_app(server)
+site.add_site(served, server)
+body, found = json.dumps(tensor(images(1))).encode(), []
+with listening(server, served) as address:
+    sys.addaudithook(hook)
+    host, port = address.split(":")
+    head = "%s HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Type: %s\\r\\n"
+    head += "Content-Length: %d\\r\\n\\r\\n"
+    for line, kind, content in (
+        ("POST /v2/models/digits/infer", "application/json", body),
+        ("POST /v1/classify", "image/png", png(2)),
+        ("GET /metrics", "text/plain", b""),
+        ("GET /", "text/plain", b""),
+        ("GET /v1/events", "text/plain", b""),
+    ):
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall((head % (line, kind, len(content))).encode() + content)
+            assert b" 200 " in client.recv(15), line
+            if "events" in line:
+                while b"p99_ms" not in client.recv(10_000):
+                    pass
+print(found)
+"""
+
+
+def test_requests_import_nothing():
+    """An import holds up the loop; in a process of its own, since here all is imported."""
+    ended = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[1],
+        check=True,
+    )
+    assert ended.stdout.split("\n")[-2] == "[]", ended.stdout

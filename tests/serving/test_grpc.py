@@ -2,18 +2,20 @@
 
 import asyncio
 import random
+import socket
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
 
+from mimonets.serving.errors import RequestError
 from mimonets.serving.protocol import largest_body
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.tenants import Tenant, Tenants
 from serving.fakes import SPEC, FakeEngine, images, make_server
+from serving.hostile_calls import BareCaller
 
 triton = pytest.importorskip("tritonclient.grpc", reason="pip install '.[grpc]'")
 grpc = pytest.importorskip("grpc")
@@ -21,6 +23,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: E402
 
 from mimonets.serving import grpc as grpc_room  # noqa: E402
 
+OWN = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
 KEYS = {
     "shop-shop-shop-shop": Tenant(name="shop", quota=3),
     "admin-admin-admin-": Tenant(name="operator", admin=True),
@@ -62,8 +65,9 @@ def serving(engine=None, loop_factory=None, **settings):
 def client_of(*arguments, **settings):
     with (
         serving(*arguments, **settings) as (address, server),
-        triton.InferenceServerClient(address) as client,
+        triton.InferenceServerClient(address, channel_args=OWN) as client,
     ):
+        client.address = address
         yield client, server
 
 
@@ -238,6 +242,80 @@ def test_a_long_message_stays_with_its_client_until_there_is_room_for_it():
         stalled.cancel()
         assert len(waits.result().raw_output_contents) == 1
         ended.set()
+
+
+def tenants_of(*names):
+    return Tenants({f"key-of-{name}-0123456789": Tenant(name=name) for name in names})
+
+
+def asks_as(client, name, **options):
+    return ask(client, 2, headers={"x-api-key": f"key-of-{name}-0123456789"}, **options)
+
+
+def test_stalled_calls_do_not_keep_others_of_their_tenant_waiting():
+    room = largest_body(SPEC, 256, grpc_room.PER_NUMBER)
+    with (
+        client_of(tenants=tenants_of("one", "two"), max_receiving=4 * room, slo=30) as (client, _),
+        BareCaller(client.address) as stalled,
+    ):
+        for _ in range(20):  # two can be read at once
+            stalled.call(key="key-of-one-0123456789")
+        time.sleep(0.3)
+        for name, most in (("two", 1), ("one", 8)):
+            started = time.monotonic()
+            assert asks_as(client, name).as_numpy("logits").argmax() == 2
+            assert time.monotonic() - started < most
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_calls_of_one_tenant_leave_room_for_others(monkeypatch, reads):
+    """Calls that stall, and calls whose answers are not read."""
+    monkeypatch.setattr(grpc_room, "MOST_CALLS", 20)
+    message = changed(lambda request: None).SerializeToString()
+    with (
+        client_of(tenants=tenants_of("one", "two"), slo=30) as (client, server),
+        BareCaller(client.address) as bare,
+    ):
+        for _ in range(40):
+            bare.call(message if reads else None, "key-of-one-0123456789")
+        time.sleep(0.5)
+        code, words = code_of(asks_as, client, "one")
+        assert (code, "calls under way" in words) == ("RESOURCE_EXHAUSTED", True)
+        assert asks_as(client, "two").as_numpy("logits").argmax() == 2
+        bare.socket.close()
+        time.sleep(0.5)
+        assert asks_as(client, "one").as_numpy("logits").argmax() == 2
+        assert server.bodies.held == 0
+
+
+def test_calls_without_a_key_are_limited_too(monkeypatch):
+    monkeypatch.setattr(grpc_room, "MOST_CALLS", 20)
+    live = "/inference.GRPCInferenceService/ServerLive"
+    with client_of(tenants=tenants_of("one")) as (client, _), BareCaller(client.address) as bare:
+        for _ in range(40):
+            bare.call(b"", path=live)
+        time.sleep(0.3)
+        assert code_of(client.is_server_live)[0] == "RESOURCE_EXHAUSTED"
+        assert asks_as(client, "one").as_numpy("logits").argmax() == 2
+
+
+def test_connections_are_limited_and_those_that_send_nothing_are_closed():
+    with client_of(header_timeout=2.0, slo=30) as (client, _), ExitStack() as opened:
+        assert client.is_server_live()
+        address = client.address.split(":")
+        for _ in range(grpc_room.CONNECTIONS + 20):
+            opened.enter_context(socket.create_connection(address, timeout=5))
+        assert client.is_server_live(), "who was there before stays"
+        with triton.InferenceServerClient(client.address, channel_args=OWN) as late:
+            code_of(late.is_server_live)
+            until = time.monotonic() + 10
+            while time.monotonic() < until:
+                with suppress(triton.InferenceServerException):
+                    assert late.is_server_live()
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail("idle connections stay open")
 
 
 def test_keys_quotas_and_loading():

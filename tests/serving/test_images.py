@@ -12,8 +12,8 @@ from PIL import Image
 
 from mimonets._inputs import InputSpec
 from mimonets.serving.decoders import Decoders
+from mimonets.serving.errors import RequestError
 from mimonets.serving.images import read_images, read_outline
-from mimonets.serving.request_options import RequestError
 from serving.hostile_files import PNG, chunk, jpeg, png, scan_bomb, text_bomb
 
 SPEC = InputSpec(kind="image", shape=(1, 8, 8), mean=(100.0,), deviation=(50.0,))

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from mimonets._inputs import InputSpec
+from mimonets.serving.errors import RequestError
 from mimonets.serving.input_checks import check_inputs
 from mimonets.serving.networks import PADDING
-from mimonets.serving.request_options import RequestError
 
 TOKENS = InputSpec(kind="tokens", shape=(4,), vocab_size=5)
 

@@ -15,13 +15,14 @@ import torch
 from mimonets import Engine, MIMOFormer, MIMOFormerConfig
 from mimonets._inputs import InputSpec
 from mimonets.serving.batcher import Batcher
+from mimonets.serving.errors import RequestError
 from mimonets.serving.jobs import QueuedInput
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import PADDING, Network, superposed
 from mimonets.serving.operating_points import ServiceTime
 from mimonets.serving.policy import Policy
-from mimonets.serving.request_options import RequestError, RequestOptions
+from mimonets.serving.request_options import RequestOptions
 from mimonets.serving.tenants import EVERYONE, Tenant, Tenants
 from serving.fakes import (
     ACCURACIES,
@@ -388,8 +389,8 @@ def test_8_a_request_whose_body_still_comes_is_answered_by_the_new_version():
         assert [one.status_code for one in found] == [200] * 3
         assert {one.json()["model_version"] for one in found} == {"2"}
         assert gone.status_code == 404
-        assert server.batcher.queued_bytes == 0
-        assert set(server.batcher.queued_by_tenant.values()) == {0}
+        assert server.batcher.bytes.held == 0
+        assert set(server.batcher.inputs.by_tenant.values()) == {0}
 
     content = httpx.Request("POST", "http://test", json=tensor(images(1))).content
     once(call)
@@ -414,7 +415,7 @@ def test_8_inputs_of_a_version_that_is_gone_do_not_count_against_their_tenant():
     one = InferenceRequest(gone, images(1), 1, 0.0, 1.0, tenant="shop", size=16)
     batcher.offer(one, 0.0)
     batcher.end(one, TimeoutError("late"))
-    assert (batcher.queued_by_tenant["shop"], batcher.queued_bytes) == (0, 0)
+    assert (batcher.inputs.by_tenant["shop"], batcher.bytes.held) == (0, 0)
 
 
 def test_8_old_versions_leave_memory_without_the_garbage_collector():

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mimonets.serving import model_queue, policy, waiting_line
-from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets.serving.batcher import Batcher
+from mimonets.serving.errors import RefusedError
 from mimonets.serving.jobs import Backlog, QueuedInput
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.operating_points import ServiceTime
@@ -123,7 +124,7 @@ def test_at_100_000_queued_inputs_choosing_and_admitting_take_less_than_a_millis
         request = InferenceRequest(queue, None, size, 0.0, until, tenant="crowd")
         request.answers, request.left = [None] * size, size
         queue.join([batcher._queued_input(request, row, 0.0) for row in range(size)])
-    batcher.queued_by_tenant["crowd"] = len(queue.waiting)
+    batcher.inputs.add("crowd", len(queue.waiting))
     queue._backlog = None
     taken = {"admit first": [], "admit last": [], "admit between": [], "choose": [], "leave": []}
     slos = {"admit first": 0.1, "admit last": 3620.0, "admit between": 3555.0}
@@ -153,10 +154,10 @@ def test_the_queue_is_bounded_in_all_and_for_each_tenant():
     queue = ModelQueue("model", Policy(FAST))
     batcher.queues.append(queue)
     offer(batcher, queue, 50, tenant="a")
-    with pytest.raises(RefusedError, match="quota of 50 queued inputs is used up"):
+    with pytest.raises(RefusedError, match="50 inputs queued; its limit is 50"):
         offer(batcher, queue, tenant="a")
-    with pytest.raises(RefusedError, match="51 inputs in one request; the quota is 50"):
-        offer(batcher, queue, 51, tenant="b")
+    with pytest.raises(RefusedError, match="101 inputs in one request; the limit is 100"):
+        offer(batcher, queue, 101, tenant="b")
     with pytest.raises(RefusedError, match="50 inputs are queued already"):
         offer(batcher, queue, 60, tenant="big")
     offer(batcher, queue, 50, tenant="big")

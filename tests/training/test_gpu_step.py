@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from gpu_cost import Cost, on_meta
 from mimonets import MIMOConv, MIMOConvConfig
 from mimonets._device import to_channels_last
 from mimonets.attention import ReLUFeatures, favor_s
+from mimonets.layers import StreamBatchNorm
 from mimonets.models.registry import model_class_for
 from mimonets.recipes import load_recipe
 from mimonets.training.batch import Batch
@@ -82,12 +84,17 @@ BINDINGS = {
 }
 
 
+def channels_last_model(**settings):
+    small = {"depth": 28, "width": 1, "image_size": 16, "num_classes": 3, "num_streams": 4}
+    model = MIMOConv(MIMOConvConfig(**small, **settings)).train()
+    to_channels_last(model)
+    return model
+
+
 @pytest.mark.parametrize("name", BINDINGS)
 def test_no_block_loses_channels_last(name):
     """On a CPU with numbers: there, as on a GPU, convolutions keep the layout that they get."""
-    small = {"depth": 28, "width": 1, "image_size": 16, "num_classes": 3, "num_streams": 4}
-    model = MIMOConv(MIMOConvConfig(**small, **BINDINGS[name])).train()
-    to_channels_last(model)
+    model = channels_last_model(**BINDINGS[name])
     kept = []
 
     def look(module, inputs, output):
@@ -101,6 +108,28 @@ def test_no_block_loses_channels_last(name):
     with model.warming_up("solo"):
         model(images)
     assert kept == [True] * 48
+
+
+@pytest.mark.parametrize("active", [4, 3, 1])
+@pytest.mark.parametrize("name", BINDINGS)
+def test_no_gradient_of_a_norm_loses_channels_last(name, active):
+    """With another layout than its input's, a norm's backward pass takes twelve times as long."""
+    model = channels_last_model(**BINDINGS[name], shortcut_norm=True)
+    kept = []
+
+    def look(gradient):
+        kept.append(gradient.is_contiguous(memory_format=torch.channels_last))
+
+    def follow(module, inputs, output):
+        output.register_hook(look)
+
+    norms = [one for one in model.modules() if isinstance(one, StreamBatchNorm | nn.BatchNorm2d)]
+    for norm in norms:
+        norm.register_forward_hook(follow)
+    images = torch.randn(6, 3, 16, 16).contiguous(memory_format=torch.channels_last)
+    model(images, active_streams=active).square().sum().backward()
+    assert len(kept) == len(norms)
+    assert all(kept)
 
 
 CASES = {

@@ -36,3 +36,12 @@ def test_a_terminal_shows_a_bar_and_a_file_gets_a_line_per_epoch(tmp_path, monke
             ["epoch 2", "step 8/8"],
         ]
         assert all(word in lines[0] for word in ("loss", "accuracy", "inputs/s"))
+
+
+def test_of_many_short_epochs_only_some_get_a_line(tmp_path, monkeypatch):
+    screen = Screen(terminal=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr("mimonets.training.progress.Bar.line_seconds", 1e9)
+    train(tiny_conv(), TinyBatches(), tiny_config(epochs=5), run_dir=tmp_path / "run")
+    epochs = [line.split("  ")[0] for line in screen.getvalue().splitlines()]
+    assert epochs == ["epoch 1", "epoch 5"]

@@ -118,17 +118,3 @@ def each_alone(x: Tensor) -> Tensor:
     active = x.shape[1]
     own = x.new_zeros(active, active).fill_diagonal_(1).view(1, active, active, *[1] * (x.ndim - 2))
     return (own * x.unsqueeze(1)).flatten(0, 1)
-
-
-def has_channels_last(x: Tensor) -> bool:
-    """Tell whether maps (..., d, h, w) lie with their channels last in memory, as a GPU wants them.
-
-    >>> has_channels_last(torch.zeros(2, 5, 4, 4).contiguous(memory_format=torch.channels_last))
-    True
-    """
-    return x.stride(-1) == x.shape[-3] > 1 and x.stride(-3) == 1
-
-
-def laid_out_like(x: Tensor, maps: Tensor) -> Tensor:
-    """Give maps (b, d, h, w) the memory layout that the features x, (..., d, h, w), have."""
-    return maps.contiguous(memory_format=torch.channels_last) if has_channels_last(x) else maps

@@ -15,13 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from mimonets.bindings.binding import (
-    Binding,
-    BindingSettings,
-    KeyName,
-    has_channels_last,
-    laid_out_like,
-)
+from mimonets._device import has_channels_last, laid_out_like
+from mimonets.bindings.binding import Binding, BindingSettings, KeyName
 from mimonets.vsa import (
     bipolar_keys,
     circulant,
@@ -52,7 +47,10 @@ class PositionBinding(Binding):
     """
 
     uses = frozenset(
-        {"stream_keys", "trainable_keys", "readout", "unbinding_relu", "identity_start"}
+        {
+            *("stream_keys", "trainable_keys", "readout", "unbinding_relu", "identity_start"),
+            "trunk_start",
+        }
     )
     key_names: ClassVar[Mapping[KeyName, Callable[..., Tensor]]]  # and how they are drawn
 

@@ -13,14 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from mimonets.bindings.binding import (
-    Binding,
-    BindingSettings,
-    Boundary,
-    SlowName,
-    ViewName,
-    has_channels_last,
-)
+from mimonets._device import has_channels_last
+from mimonets.bindings.binding import Binding, BindingSettings, Boundary, SlowName, ViewName
 from mimonets.vsa import check_active_streams, squarest_grid, stream_assignment
 
 # g groups   a active inputs   s streams   d feature maps   h, w position in a tile   r, c the grid

@@ -2,45 +2,115 @@
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from mimonets._messages import first_line
+from mimonets._messages import did_you_mean, first_line
 
 NETWORK_HELP = (
     "a recipe's name, the folder of a run, a saved model or an export, or the name of a network "
     "that ships with mimonets, such as digits-keys"
 )
-SET_HELP = "override a setting of the recipe, as in --set model.width=2; may be repeated"
 
 
-def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Take a network, changes to it and operating points."""
-    if several:
-        what = f"{NETWORK_HELP}; several that take the same inputs run in one race"
-        parser.add_argument("models", nargs="+", metavar="NETWORK", help=what)
-    else:
-        parser.add_argument("model", metavar="NETWORK", help=NETWORK_HELP)
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
-    )
-    add_points(parser)
-    add_imports(parser)
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps sentences, and leaves text of several lines, such as examples, as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.strip("\n").splitlines()
+        return text if len(lines) > 1 else super()._fill_text(text, width, indent)
 
 
-def add_imports(parser: argparse.ArgumentParser) -> None:
-    """Take modules of the user to import first: those that register builders of networks."""
-    parser.add_argument(
-        "--import",
-        action="append",
-        default=[],
-        dest="imports",
-        metavar="MODULE",
-        help="import this module of yours first, one that registers what builds your network; may "
-        "be repeated",
-    )
+class Parser(argparse.ArgumentParser):
+    """A parser that has what several commands take; its errors are one line, with a suggestion."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and end."""
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        meant = did_you_mean(choice[1], re.findall(r"[\w+-]+", choice[2])) if choice else ""
+        self.exit(2, f"{self.prog}: error: {message}{meant} (--help shows how)\n")
+
+    def add_model(self, *, several: bool = False) -> None:
+        """Take a network, changes to it and operating points."""
+        if several:
+            what = f"{NETWORK_HELP}; several that take the same inputs run in one race"
+            self.add_argument("models", nargs="+", metavar="NETWORK", help=what)
+        else:
+            self.add_argument("model", metavar="NETWORK", help=NETWORK_HELP)
+        self.add_set()
+        self.add_points()
+        self.add_imports()
+
+    def add_default(self, name: str, default: Any, meaning: str, **more: Any) -> None:
+        """Take an option that has a default, which its help shows; its type is the default's."""
+        shown = f"{meaning} (%(default)s)" if meaning else "%(default)s"
+        usual = {"type": type(default), "help": shown}
+        self.add_argument(name, default=default, **{**usual, **more})
+
+    def add_set(self, whose: str = "the recipe") -> None:
+        """Take changes of settings."""
+        what = f"override a setting of {whose}, as in --set model.width=2; may be repeated"
+        self.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help=what)
+
+    def add_load(self) -> None:
+        """Take how requests arrive, and how soon they want an answer."""
+        workloads = ("poisson", "mmpp", "diurnal", "step")
+        self.add_default("--workload", "poisson", "how requests arrive", choices=workloads)
+        self.add_argument("--trace", metavar="FILE", help="recorded arrivals, one time a line")
+        self.add_slo()
+        self.add_default("--seed", 0, "")
+
+    def add_slo(self) -> None:
+        """Take how soon a request wants an answer."""
+        self.add_default("--slo-ms", 100.0, "time to answer")
+
+    def add_theta(self) -> None:
+        """Take the policy's one setting."""
+        what = "fraction of that time that the queue may use; less is faster, more is more accurate"
+        self.add_default("--theta", 0.6, what)
+
+    def add_files(self, plot: str) -> None:
+        """Offer to write results; ``plot`` is the name of an example."""
+        self.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
+        self.add_argument("--plot", metavar="FILE", help=f"also draw a plot, such as {plot}")
+
+    def add_imports(self) -> None:
+        """Take modules of the user to import first: those that register builders of networks."""
+        self.add_argument(
+            "--import",
+            action="append",
+            default=[],
+            dest="imports",
+            metavar="MODULE",
+            help="import this module of yours first, one that registers what builds your network; "
+            "may be repeated",
+        )
+
+    def add_points(self) -> None:
+        """Take a list of operating points."""
+        self.add_argument(
+            "--active-streams",
+            type=point_numbers,
+            metavar="1,2,max",
+            help="only these operating points, by number: of active streams, or the place in the "
+            "list of a slimmable network; max is the fastest",
+        )
+
+    def add_data(self) -> None:
+        """Take the folder of the original data files."""
+        self.add_argument(
+            "--data-dir", metavar="DIR", help="where the original files of the data set are"
+        )
+
+    def add_json(self) -> None:
+        """Offer JSON in place of a table."""
+        self.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def import_modules(names: Sequence[str]) -> None:
@@ -70,8 +140,9 @@ def imported(text: str) -> Any:
     if path.suffix == ".py":
         if not path.is_file():
             raise ValueError(f"--import {text[:100]}: there is no file {where}.")
-        sys.path.insert(0, str(path.resolve().parent))
-        where = path.stem
+        where, folder = path.stem, str(path.resolve().parent)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     import_modules([where])
     function = getattr(sys.modules[where], name, None)
     if not callable(function):
@@ -88,29 +159,6 @@ def sizes(text: str) -> tuple[int, ...]:
     if not all(word.isdigit() and 1 <= len(word) <= 6 and int(word) for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is no shape: write integers, as in 3,32,32")
     return tuple(map(int, words))
-
-
-def add_points(parser: argparse.ArgumentParser) -> None:
-    """Take a list of operating points."""
-    parser.add_argument(
-        "--active-streams",
-        type=point_numbers,
-        metavar="1,2,max",
-        help="only these operating points, by number: of active streams, or the place in the list "
-        "of a slimmable network; max is the fastest",
-    )
-
-
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """Take the folder of the original data files."""
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="where the original files of the data set are"
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Offer JSON in place of a table."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def point_numbers(text: str) -> list[int | None]:

@@ -1,28 +1,25 @@
-"""``mimonets bench``: inputs per second at every operating point, against single-input networks."""
+"""``mimonets bench``: inputs per second at every operating point, against single-input networks.
 
-import json
+Time the operating points of models against what one would run instead: for a MIMOConv the same
+network with one stream and a plain WideResNet of the same depth and width, for a MIMOFormer the
+Performer. All interleaved in one process, after a warm-up. Weights are random; speed does not
+depend on them.
+"""
+
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from mimonets._figure import need_matplotlib
-from mimonets._files import write_text
+from mimonets._files import write_json
 from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import add_json, add_model, check_can_write, positive
+from mimonets.cli._options import Parser, check_can_write, positive
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="inputs per second at every operating point, against single-input networks",
-        description="Time the operating points of models against what one would run instead: for a "
-        "MIMOConv the same network with one stream and a plain WideResNet of the same depth and "
-        "width, for a MIMOFormer the Performer. All interleaved in one process, after a warm-up. "
-        "Weights are random; speed does not depend on them.",
-    )
-    add_model(parser, several=True)
-    add_json(parser)
+def add_options(parser: Parser) -> None:
+    """Take the options."""
+    parser.add_model(several=True)
+    parser.add_json()
     parser.add_argument(
         "--batch-size",
         type=lambda text: [positive(size) for size in text.split(",")],
@@ -30,12 +27,10 @@ def add_parser(subparsers: Any) -> None:
         metavar="1,4,64",
         help="inputs per call, one size or several (16)",
     )
-    parser.add_argument("--rounds", type=positive, default=15, help="timed rounds (%(default)s)")
-    parser.add_argument("--warmup", type=int, default=2, help="rounds before timing (%(default)s)")
+    parser.add_default("--rounds", 15, "timed rounds", type=positive)
+    parser.add_default("--warmup", 2, "rounds before timing")
     parser.add_argument("--threads", type=positive, help="CPU threads (PyTorch's choice)")
-    parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="%(default)s"
-    )
+    parser.add_default("--dtype", "float32", "", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--channels-last", action="store_true", help="NHWC memory layout")
     parser.add_argument("--compile", action="store_true", help="through torch.compile")
     parser.add_argument(
@@ -52,10 +47,8 @@ def add_parser(subparsers: Any) -> None:
         help="race in these engines: eager (the default), compiled, onnxruntime, openvino, "
         "openvino-bf16, onnxruntime-int8, openvino-int8",
     )
-    parser.add_argument("--device", default="cpu", help="such as cpu or cuda (%(default)s)")
-    parser.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
-    parser.add_argument("--plot", metavar="FILE", help="also draw a plot, such as speed.png")
-    parser.set_defaults(run=run)
+    parser.add_default("--device", "cpu", "such as cpu or cuda")
+    parser.add_files("speed.png")
 
 
 def run(args: Namespace) -> None:
@@ -83,7 +76,7 @@ def run(args: Namespace) -> None:
         need_matplotlib()
     result, record = _time(args.models, configs, args.active_streams, settings)
     if args.out:
-        write_text(Path(args.out), json.dumps(record, indent=2) + "\n")
+        write_json(Path(args.out), record)
     if args.json:
         print_json(record)
     else:

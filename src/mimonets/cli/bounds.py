@@ -1,20 +1,22 @@
-"""``mimonets bounds``: the paper's theorems as numbers, and a planner for widths."""
+"""``mimonets bounds``: the paper's theorems as numbers, each beside a simulation; plan a width.
 
-import argparse
-from typing import Any
-
-DESCRIPTION = """\
 Evaluate every bound of the paper in an example and simulate what it bounds: blessing of
 dimensionality, dictionary cleanup, FAVOR+S between streams, norms of Hadamard products, Hoeffding.
 A bound above 1 says nothing. Ours is what simulation finds, the paper's column has the bound.
-"""
-EPILOG = """\
-examples:
+
+Examples:
   mimonets bounds                                  every bound beside its simulation
   mimonets reproduce bounds; mimonets reproduce relu-kernel    the same as files and plots
   mimonets bounds plan --dim 64 --streams 4        what a width carries, what it does not
   mimonets bounds plan --dim 512 --streams 16 --items 100 --tokens 1024 --probability 0.01
 """
+
+import argparse
+from typing import Any
+
+from mimonets._show import make_console, make_table, print_json, progress, show
+from mimonets.cli._options import Parser
+
 PLAN_DESCRIPTION = """\
 Say how likely streams interfere at a width, how many streams it carries for a tolerated
 probability, and what width a number of streams needs. For random keys, added up and read again:
@@ -22,24 +24,15 @@ the last lines say what that leaves out.
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe ``bounds`` and ``bounds plan``."""
-    bounds = subparsers.add_parser(
-        "bounds",
-        help="the paper's theorems as numbers, each beside a simulation; plan a width",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
-    bounds.add_argument("--seed", type=int, default=0, help="of the simulations (%(default)s)")
-    bounds.add_argument(
-        "--samples", type=int, default=5_000, help="draws per simulated number (%(default)s)"
-    )
-    bounds.add_argument("--json", action="store_true", help="print JSON instead of a table")
+def add_options(parser: Parser) -> None:
+    """Take the options."""
+    parser.add_default("--seed", 0, "of the simulations")
+    parser.add_default("--samples", 5_000, "draws per simulated number")
+    parser.add_json()
     for name in ("--dim", "--streams"):
-        bounds.add_argument(name, action=_OfThePlanner, help=argparse.SUPPRESS)
-    bounds.set_defaults(run=run_bounds)
+        parser.add_argument(name, action=_OfThePlanner, help=argparse.SUPPRESS)
 
-    topics = bounds.add_subparsers(dest="topic", title="the planner", metavar="[plan]")
+    topics = parser.add_subparsers(dest="topic", title="the planner", metavar="[plan]")
     plan = topics.add_parser(
         "plan",
         help="how many streams a width carries, and what width they need",
@@ -54,13 +47,10 @@ def add_parser(subparsers: Any) -> None:
         ("--probability", 0.05, "how much interference is tolerated"),
         ("--alpha", 0.5, "a value or score may be off by this fraction of itself"),
         ("--cosine", 1.0, "how well value and entry, or query and key, are aligned"),
-    ):
-        plan.add_argument(name, type=float, default=default, help=f"{meaning} (%(default)s)")
-    for name, count, meaning in (
         ("--items", 10, "dictionary entries, or classes"),
         ("--tokens", 1, "keys that one query is compared with"),
     ):
-        plan.add_argument(name, type=int, default=count, help=f"{meaning} (%(default)s)")
+        plan.add_default(name, default, meaning)
     # SUPPRESS: a default here would undo the flag of "bounds --json plan".
     plan.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead"
@@ -76,9 +66,8 @@ class _OfThePlanner(argparse.Action):
                      f"--dim 64 --streams 4")  # fmt: skip
 
 
-def run_bounds(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Simulate every bound and print it beside what was found."""
-    from mimonets._show import make_console, print_json, progress
     from mimonets.experiments import find_experiment
     from mimonets.experiments.bounds_report import STEPS, compare_bounds, theory_report
     from mimonets.experiments.report import record_table
@@ -86,15 +75,11 @@ def run_bounds(args: argparse.Namespace) -> None:
     with progress("simulating", len(STEPS)) as advance:
         report = theory_report(args.seed, args.samples, advance)
     record = find_experiment("bounds").record(*compare_bounds(report))
-    if args.json:
-        print_json(record)
-    else:
-        make_console().print(record_table(record))
+    show(record, record_table, as_json=args.json)
 
 
 def run_plan(args: argparse.Namespace) -> None:
     """Answer what a width carries."""
-    from mimonets._show import make_console, print_json
     from mimonets.theory import plan
 
     found = plan(
@@ -125,20 +110,17 @@ def run_plan(args: argparse.Namespace) -> None:
 
 def plan_table(found: Any) -> Any:
     """Lay out the planner's lines."""
-    from rich.table import Table
-
     from mimonets.theory.planner import MOST_STREAMS
 
     rows, columns = found.grid
-    table = Table(
-        title=f"Width {found.dim}, {found.num_streams} streams (attention: {rows} x {columns})",
-        caption=f"carried, needed: for a probability of at most {found.probability:g}",
+    carries = f"streams width {found.dim} carries"
+    needs = f"width {found.num_streams} streams need"
+    table = make_table(
+        f"Width {found.dim}, {found.num_streams} streams (attention: {rows} x {columns})",
+        ("what may happen", "source", "probability at most", carries, needs),
+        f"carried, needed: for a probability of at most {found.probability:g}",
+        words=(0, 1),
     )
-    table.add_column("what may happen")
-    table.add_column("source")
-    table.add_column("probability at most", justify="right")
-    table.add_column(f"streams width {found.dim} carries", justify="right")
-    table.add_column(f"width {found.num_streams} streams need", justify="right")
     for line in found.lines:
         carried = line.streams_carried
         table.add_row(

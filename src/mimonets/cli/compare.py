@@ -1,4 +1,8 @@
-"""``mimonets compare``: does it pay for my network and data."""
+"""``mimonets compare``: does it pay for my network and data? Candidates trained alike, and advice.
+
+Train a network as it is, on smaller inputs and with several inputs per pass, all alike on your
+data; measure accuracy, MACs, speed and memory, and say what to run.
+"""
 
 import sys
 from argparse import Namespace
@@ -7,23 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mimonets._show import make_console, mmac, print_json
-from mimonets.cli._options import NETWORK_HELP, add_json, imported, positive, sizes
+from mimonets._show import make_console, make_table, mmac, print_json
+from mimonets.cli._options import NETWORK_HELP, Parser, imported, positive, sizes
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="does it pay for my network and data: candidates trained alike, a table, advice",
-        description="Train a network as it is, on smaller inputs and with several inputs per pass, "
-        "all alike on your data; measure accuracy, MACs, speed and memory, and say what to run.",
-    )
-    parser.add_argument(
-        "network",
-        nargs="?",
-        help=NETWORK_HELP,
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
+    about = f"{NETWORK_HELP}; or FILE.py:FUNCTION, as with --import"
+    parser.add_argument("network", nargs="?", help=about)
     parser.add_argument(
         "--import",
         dest="make",
@@ -44,31 +39,26 @@ def add_parser(subparsers: Any) -> None:
         help="another network that takes part: FILE.py:FUNCTION, or what NETWORK takes; may be "
         "repeated",
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="for everything (default 10)")
+    parser.add_default("--minutes", 10.0, "for everything")
     parser.add_argument("--steps", type=positive, help="of every candidate, in place of minutes")
-    parser.add_argument("--seeds", type=positive, default=3, help="default 3")
-    parser.add_argument("--first-seed", type=int, default=0, help="default 0")
+    parser.add_default("--seeds", 3, "", type=positive)
+    parser.add_default("--first-seed", 0, "")
     parser.add_argument("--speed", type=float, help="the aim: so many times as fast")
     parser.add_argument("--macs", type=float, help="or the aim: at most so many MACs per input")
     parser.add_argument(
         "--streams", type=sizes, default=(2, 4), help="inputs per pass, as in 2,4 (default)"
     )
-    parser.add_argument(
-        "--lr", type=float, default=3e-3, help="lower it for pretrained weights (default 0.003)"
-    )
-    parser.add_argument("--batch-size", type=positive, default=16, help="when speed is measured")
+    parser.add_default("--lr", 3e-3, "lower it for pretrained weights")
+    parser.add_default("--batch-size", 16, "when speed is measured", type=positive)
     parser.add_argument(
         "--loss",
         choices=("cross_entropy", "squared_error", "binary"),
         help="by default cross_entropy for labels, squared_error for numbers",
     )
     parser.add_argument("--no-int8", action="store_true", help="float32 only, which is sooner done")
-    parser.add_argument(
-        "--workers", type=positive, default=1, help="trainings at a time, in processes of Ray"
-    )
+    parser.add_default("--workers", 1, "trainings at a time, in processes of Ray", type=positive)
     parser.add_argument("--out", default="runs/compare", help="the same command resumes there")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:
@@ -109,7 +99,7 @@ def run(args: Namespace) -> None:
 
 def _maker(name: str) -> Callable[[], Any]:
     """Find what makes a network: a function, or a network by any of its names."""
-    if ":" in name and not Path(name).exists():
+    if (":" in name and not Path(name).exists()) or name.endswith(".py"):
         return partial(imported, name)
     model = _named(name)
     if model.num_streams > 1:
@@ -131,23 +121,19 @@ def _named(name: str) -> Any:
 
 def table(result: dict[str, Any]) -> Any:
     """Lay out a row per candidate."""
-    from rich.table import Table
-
     from mimonets.experiments.advice import written
 
     rows = result["rows"]
     has_classes = "accuracy" in rows[0]
-    found = Table(
-        title="Candidates trained alike",
-        caption=f"{result['plan']['steps']} steps each, {len(rows[0]['by_seed'])} seeds, "
+    score = "accuracy, %" if has_classes else "loss"
+    found = make_table(
+        "Candidates trained alike",
+        ["candidate", score, "MMAC/input", "inputs/s", "speed", "engine", "memory, MB"],
+        f"{result['plan']['steps']} steps each, {len(rows[0]['by_seed'])} seeds, "
         f"{result['test_items']} test items; ± is the 95 % interval over both. "
         f"{'int8: one seed. ' if any(row['name'] != row['base'] for row in rows) else ''}"
         f"Speed at batches of {result['batch_size']}. Memory: weights and activations.",
     )
-    found.add_column("candidate")
-    score = "accuracy, %" if has_classes else "loss"
-    for name in (score, "MMAC/input", "inputs/s", "speed", "engine", "memory, MB"):
-        found.add_column(name, justify="right")
     for row in rows:
         found.add_row(
             row["name"],

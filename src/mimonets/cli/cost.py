@@ -1,16 +1,19 @@
-"""``mimonets cost``: MACs per input of a network, and what training it needs on a GPU."""
+"""``mimonets cost``: MACs per input by part and operating point; GPU-hours and memory of training.
+
+Count multiply-accumulates per input by part of the network, at every operating point: as the paper
+counts them, and plainly (convolutions and matrix products only). For a recipe, or a plan of
+`mimonets reproduce`, estimate the hours of training on an A100 and its peak memory.
+"""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from mimonets._show import make_console, mmac, print_json
-from mimonets.cli._options import add_json, add_model
+from mimonets._show import make_console, make_table, mmac, print_json, show
+from mimonets.cli._options import Parser
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from mimonets.recipes.needs import Needs
 
 OF_TRAINING = ("train.", "data.", "augment.")  # settings that change no network
@@ -20,19 +23,10 @@ CONVENTIONS = {
 }
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "cost",
-        help="MACs per input by part, at every operating point; GPU-hours and memory of training",
-        description="Count multiply-accumulates per input by part of the network, at every "
-        "operating point: as the paper counts them, and plainly (convolutions and matrix products "
-        "only). For a recipe, or a plan of `mimonets reproduce`, estimate the hours of training on "
-        "an A100 and its peak memory.",
-    )
-    add_model(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+def add_options(parser: Parser) -> None:
+    """Take the options."""
+    parser.add_model()
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:
@@ -65,10 +59,8 @@ def show_plan(args: Namespace) -> None:
     plan = find_experiment(args.model).plan
     assert plan is not None
     rows = plan_needs(plan.changed(args.set) if args.set else plan)
-    if args.json:
-        print_json({"plan": plan.name, "rows": rows})
-    else:
-        make_console().print(needs_table(plan.title, rows))
+    found = {"plan": plan.name, "rows": rows}
+    show(found, lambda _: needs_table(plan.title, rows), as_json=args.json)
 
 
 def training_line(needs: "Needs") -> str:
@@ -84,14 +76,11 @@ def training_line(needs: "Needs") -> str:
     return f"Training{steps}, by estimate: {'; '.join(words)}."
 
 
-def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -> "Table":
+def cost_table(title: str, rows: Sequence[Mapping[str, Any]], convention: str) -> Any:
     """Lay out MMACs per input: one row per operating point, one column per part."""
-    from rich.table import Table
-
-    table = Table(title=f"{title}\nMMAC per input, {CONVENTIONS[convention]}")
-    table.add_column("operating point", justify="right")
-    for part in rows[0][convention]:
-        table.add_column(part, justify="right", style="bold" if part == "total" else None)
+    names = ["operating point", *rows[0][convention]]
+    table = make_table(f"{title}\nMMAC per input, {CONVENTIONS[convention]}", names, words=())
+    table.columns[names.index("total")].style = "bold"
     for row in rows:
         table.add_row(row["point"], *map(mmac, row[convention].values()))
     return table

@@ -1,21 +1,18 @@
-"""``mimonets evaluate``: accuracy of a trained network at every operating point."""
+"""``mimonets evaluate``: accuracy of a trained network at every operating point.
+
+Measure a trained network on the test data of its recipe, at every operating point: accuracy with
+its 95 % interval, by position in the group, calibration, and what it costs. MNIST networks are
+measured on scikit-learn's digits where MNIST is not there.
+"""
 
 from argparse import Namespace
-from typing import Any
 
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import NETWORK_HELP, add_data, add_json, add_points
+from mimonets.cli._options import NETWORK_HELP, Parser
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "evaluate",
-        help="accuracy of a trained network at every operating point",
-        description="Measure a trained network on the test data of its recipe, at every operating "
-        "point: accuracy with its 95 % interval, by position in the group, calibration, and what "
-        "it costs. MNIST networks are measured on scikit-learn's digits where MNIST is not there.",
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument("network", metavar="NETWORK", help=NETWORK_HELP)
     parser.add_argument("--split", choices=("test", "validation", "train"), default="test")
     parser.add_argument(
@@ -28,10 +25,9 @@ def add_parser(subparsers: Any) -> None:
         "--recipe", metavar="NAME", help="whose data to measure on, if the network does not say"
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, ... (cuda if there is one)")
-    add_points(parser)
-    add_data(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_points()
+    parser.add_data()
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:

@@ -1,25 +1,23 @@
-"""``mimonets export``: every mode of a trained network, for other runtimes, in one folder."""
+"""``mimonets export``: all operating points of a network for ONNX Runtime, OpenVINO or PyTorch.
+
+Write all operating points of a network with one file of weights. Each is compared with PyTorch
+before anything is written, and for a run its accuracy is measured on the test data.
+mimonets.Engine(OUT) runs the folder, without PyTorch too.
+"""
 
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from mimonets._show import make_console, print_json
-from mimonets.cli._options import NETWORK_HELP, add_data, add_imports, add_json, add_points
+from mimonets._show import make_console, make_table, print_json
+from mimonets.cli._options import NETWORK_HELP, Parser
 
 CALIBRATION_INPUTS = 512
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "export",
-        help="every mode of a trained network for ONNX Runtime, OpenVINO or torch.export",
-        description="Write all modes of a network with one file of weights. Each mode is compared "
-        "with PyTorch before anything is written, and for a run its accuracy is measured on the "
-        "test data. mimonets.Engine(OUT) runs the folder, without PyTorch too.",
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument("source", metavar="NETWORK", help=NETWORK_HELP)
     parser.add_argument("--out", required=True, metavar="OUT", help="the folder to write")
     parser.add_argument(
@@ -37,22 +35,16 @@ def add_parser(subparsers: Any) -> None:
         help="whose data to calibrate and measure on; a run knows its own, and what ships does too "
         "(used with --int8 or --data-dir)",
     )
-    parser.add_argument(
-        "--max-loss",
-        type=float,
-        default=0.3,
-        metavar="POINTS",
-        help="accuracy that int8 may cost in any mode (%(default)s)",
-    )
-    add_points(parser)
-    add_imports(parser)
-    add_data(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    what = "accuracy that int8 may cost at any operating point"
+    parser.add_default("--max-loss", 0.3, what, metavar="POINTS")
+    parser.add_points()
+    parser.add_imports()
+    parser.add_data()
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:
-    """Export a network, and say what each mode is worth."""
+    """Export a network, and say what each operating point is worth."""
     from mimonets.checkpoints import load
     from mimonets.checkpoints.shipped import card_accuracy
     from mimonets.cli.open_models import find_weights, weights_in
@@ -136,16 +128,13 @@ def _data(recipe: Any, int8: bool) -> tuple[list[Any] | None, list[Any], list[An
 
 
 def _table(folder: Path, manifest: Any) -> Any:
-    """Show the modes: operations, accuracy in every precision, and the time of one group."""
-    from rich.table import Table
-
-    table = Table(title=f"{manifest.model} in {folder}: {', '.join(manifest.formats)}")
+    """Show the points: operations, accuracy in every precision, and the time of one group."""
     precisions = list(manifest.modes[0].accuracy)
     backends = list(manifest.modes[0].service_seconds)
-    for name in ("active", "MMAC/input", *(f"accuracy, {name}" for name in precisions)):
-        table.add_column(name, justify="right")
-    for name in backends:
-        table.add_column(f"ms/group, {name}", justify="right")
+    names = ["active", "MMAC/input", *(f"accuracy, {name}" for name in precisions)]
+    names += [f"ms/group, {name}" for name in backends]
+    title = f"{manifest.model} in {folder}: {', '.join(manifest.formats)}"
+    table = make_table(title, names, words=())
     for mode in manifest.modes:
         table.add_row(
             str(mode.active_streams),

@@ -1,4 +1,12 @@
-"""``mimonets load``: open-loop load for a server, from a recorded trace or a made workload."""
+"""``mimonets load``: open-loop load for a server.
+
+Send requests by a schedule that was made before, and measure latency from the intended time. The
+run is void, and the exit code 1, if the generator itself is over 2 ms late (p99).
+
+Examples:
+  mimonets load http://127.0.0.1:8000 --rate 50 --seconds 20
+  mimonets load http://127.0.0.1:8000 --rate 200 --trace arrivals.txt --samples digits.npz
+"""
 
 import asyncio
 import json
@@ -7,54 +15,25 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_json
-
-EPILOG = """\
-examples:
-  mimonets load http://127.0.0.1:8000 --rate 50 --seconds 20
-  mimonets load http://127.0.0.1:8000 --rate 200 --trace arrivals.txt --samples digits.npz
-"""
+from mimonets._files import write_json
+from mimonets._show import make_console, make_table, print_json
+from mimonets.cli._options import Parser
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "load",
-        help="open-loop load for a server",
-        description="Send requests by a schedule that was made before, and measure latency from "
-        "the intended time. The run is void, and the exit code 1, if the generator itself is over "
-        "2 ms late (p99).",
-        epilog=EPILOG,
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument("url", metavar="URL", help="of a server, or of a model: .../v2/models/NAME")
-    parser.add_argument(
-        "--rate",
-        type=float,
-        default=20.0,
-        help="requests a second; a trace is stretched to it (%(default)s)",
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=10.0, help="how long; cuts a trace too (%(default)s)"
-    )
-    parser.add_argument("--trace", metavar="FILE", help="recorded arrivals, one time a line")
-    parser.add_argument(
-        "--workload",
-        default="poisson",
-        choices=("poisson", "mmpp", "diurnal", "step"),
-        help="how requests arrive without a trace (%(default)s)",
-    )
-    parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
+    parser.add_default("--rate", 20.0, "requests a second; a trace is stretched to it")
+    parser.add_default("--seconds", 10.0, "how long; cuts a trace too")
+    parser.add_load()
     parser.add_argument(
         "--samples", metavar="FILE", help="an .npz with inputs and labels (random inputs)"
     )
     parser.add_argument("--mode", help="fast, normal, slow or a number, for every request")
     parser.add_argument("--cascade", action="store_true", help="doubtful answers may run again")
     parser.add_argument("--key", help="the key to send")
-    parser.add_argument("--seed", type=int, default=0, help="%(default)s")
     parser.add_argument("--out", metavar="FILE", help="also write the summary as JSON to FILE")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:
@@ -91,7 +70,7 @@ def run(args: Namespace) -> None:
     )
     summary = result.summary()
     if args.out:
-        Path(args.out).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_json(Path(args.out), summary)
     if args.json:
         print_json(summary)
     else:
@@ -102,11 +81,8 @@ def run(args: Namespace) -> None:
 
 
 def _show(url: str, summary: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{url}: {summary['offered']} requests, {summary['rate']:.1f} a second")
-    table.add_column("")
-    table.add_column("", justify="right")
+    title = f"{url}: {summary['offered']} requests, {summary['rate']:.1f} a second"
+    table = make_table(title, ["", ""])
     shares = ("right_in_time", "in_time", "accuracy", "refused")
     for name in shares:
         if name in summary:

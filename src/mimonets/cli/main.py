@@ -8,13 +8,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 from mimonets import __version__
 from mimonets._extras import install_line
-from mimonets._messages import did_you_mean
 from mimonets._show import QUIET
-from mimonets.cli._options import import_modules
+from mimonets.cli._options import Parser, import_modules
 
 EPILOG = """\
 examples:
@@ -28,7 +27,7 @@ examples:
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
-  mimonets serve runs/demo/digits-writers-mimoconv-narrow    chooses the superposition by load
+  mimonets serve runs/demo/digits-writers-mimoconv-ours      chooses the superposition by load
 """
 
 COMMANDS = (  # each is a file here; in this order --help lists them
@@ -82,27 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-class HelpFormatter(argparse.HelpFormatter):
-    """Wraps sentences, and leaves text of several lines, such as examples, as it is."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = text.strip("\n").splitlines()
-        return text if len(lines) > 1 else super()._fill_text(text, width, indent)
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with the name that was probably meant."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": HelpFormatter, **settings})
-
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and end."""
-        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        meant = did_you_mean(choice[1], re.findall(r"[\w+-]+", choice[2])) if choice else ""
-        self.exit(2, f"{self.prog}: error: {message}{meant} (--help shows how)\n")
-
-
 class Completion(argparse.Action):
     """Prints a completion script, by shtab."""
 
@@ -140,9 +118,27 @@ def make_parser() -> argparse.ArgumentParser:
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    for command in COMMANDS:
-        import_module(f"mimonets.cli.{command}").add_parser(subparsers)
+    for name in COMMANDS:
+        command = import_module(f"mimonets.cli.{name}")
+        described = subparsers.add_parser(name, **read_help(command.__doc__ or ""))
+        described.set_defaults(run=command.run)
+        command.add_options(described)
     return parser
+
+
+def read_help(text: str) -> dict[str, Any]:
+    r"""Take the docstring of a command's file apart: what ``--help`` shows of it, and where.
+
+    >>> read_help("``mimonets x``: do it.\n\nIn one\nway.\n\nExamples:\n  mimonets x\n")
+    {'help': 'do it', 'description': 'In one way.', 'epilog': 'examples:\n  mimonets x\n'}
+    """
+    title, _, rest = text.partition("\n\n")
+    about, found, examples = rest.partition("Examples:\n")
+    return {
+        "help": title.partition(": ")[2].rstrip(".\n"),
+        "description": " ".join(about.split()),
+        "epilog": found.lower() + examples,
+    }
 
 
 if __name__ == "__main__":

@@ -100,10 +100,18 @@ def load_network(text: str) -> Any:
 
 def find_config(text: str, overrides: Sequence[str] = ()) -> Any:
     """Read the model config of a network, trained or not; a third-party network is loaded."""
-    from mimonets.recipes import model_config
+    from mimonets.checkpoints import load, read_config
+    from mimonets.models import SuperposedConfig
+    from mimonets.recipes import load_recipe
 
     found = find_network(text)
-    return model_config(str(weights_in(found)) if isinstance(found, Path) else found, overrides)
+    if isinstance(found, str):
+        return load_recipe(found, overrides).model
+    if overrides:
+        raise ValueError(f"{text} holds a model as it was saved: --set works with recipes only.")
+    weights = weights_in(found)
+    config = read_config(weights)
+    return load(weights) if isinstance(config, SuperposedConfig) else config
 
 
 def find_recipe(text: str, overrides: Sequence[str] = ()) -> Any:
@@ -149,12 +157,11 @@ def labelled_batches(
     """
     import torch
 
-    from mimonets.data import evaluation_batches
+    from mimonets.data import evaluation_batches, split_batches
     from mimonets.data.images.digits import digits_like_mnist
-    from mimonets.recipes.execute import split_batches
 
     try:
-        batches = split_batches(recipe, split, spec=spec, device=device)
+        batches = split_batches(recipe.data, split, spec=spec, device=device)
         return batches, f"{recipe.data.name} {split} data"
     except ValueError as error:
         if (recipe.data.name, recipe.data.dir, split) != ("mnist", None, "test"):
@@ -346,10 +353,11 @@ def _described(weights: Path) -> Any:
     run_folder = run_folder_of(weights)
     if run_folder is None:
         return None
-    from mimonets.recipes.execute import describe_inputs, read_run, split_batches
+    from mimonets.data import split_batches
+    from mimonets.recipes.execute import describe_inputs, read_run
 
     recipe = read_run(run_folder)
-    return describe_inputs(recipe, split_batches(recipe, "train"))
+    return describe_inputs(recipe, split_batches(recipe.data, "train"))
 
 
 def _accuracies(weights: Path) -> dict[int, float]:

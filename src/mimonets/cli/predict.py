@@ -1,4 +1,9 @@
-"""``mimonets predict``: labels and probabilities for image files."""
+"""``mimonets predict``: labels and probabilities for image files.
+
+Name the likeliest classes of images: PNG, JPEG, BMP, WebP or NumPy arrays, from files, folders or
+standard input (-). They are brought to the size, colours and scale of the training data, and
+neighbours share a pass.
+"""
 
 import argparse
 import io
@@ -9,33 +14,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mimonets._show import make_console, print_json
-from mimonets.cli._options import NETWORK_HELP, add_imports, add_json, positive
+from mimonets._show import make_console, make_table, print_json
+from mimonets.cli._options import NETWORK_HELP, Parser, positive
 
 MOST_BYTES = 2**26  # that are read from standard input
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "predict",
-        help="labels and probabilities for image files",
-        description="Name the likeliest classes of images: PNG, JPEG, BMP, WebP or NumPy arrays, "
-        "from files, folders or standard input (-). They are brought to the size, colours and "
-        "scale of the training data, and neighbours share a pass.",
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument("model", metavar="NETWORK", help=NETWORK_HELP)
     parser.add_argument("images", nargs="+", metavar="FILE", help="a file, a folder, or -")
     parser.add_argument(
         "--active-streams", type=positive, metavar="A", help="inputs per pass (all streams)"
     )
-    parser.add_argument(
-        "--top",
-        type=positive,
-        default=3,
-        metavar="K",
-        help="how many classes to name (%(default)s)",
-    )
+    parser.add_default("--top", 3, "how many classes to name", type=positive, metavar="K")
     for name in ("mean", "deviation"):
         parser.add_argument(
             f"--{name}",
@@ -49,9 +41,8 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="side of the centre square that is cut out, likewise",
     )
-    add_imports(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_imports()
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:
@@ -75,12 +66,9 @@ def run(args: Namespace) -> None:
             ]
         )
         return
-    from rich.table import Table
-
     active = args.active_streams or model.num_streams
-    table = Table(title=f"{args.model}, {active} inputs per pass")
-    for column in ("file", "class", "probability", "or"):
-        table.add_column(column, justify="right" if column == "probability" else "left")
+    names = ("file", "class", "probability", "or")
+    table = make_table(f"{args.model}, {active} inputs per pass", names, words=(0, 1, 3))
     for name, (best, *others) in zip(names, found, strict=True):
         rest = ", ".join(f"{guess.label} {guess.probability:.1%}" for guess in others)
         table.add_row(name, best.label, f"{best.probability:.1%}", rest)

@@ -1,20 +1,17 @@
 """``mimonets recipes``: list the recipes, or show one."""
 
 from argparse import Namespace
-from typing import Any
 
 from mimonets._show import print_json
-from mimonets.cli._options import NETWORK_HELP, add_json
+from mimonets.cli._options import NETWORK_HELP, Parser
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser("recipes", help="list the recipes, or show one")
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument(
         "name", nargs="?", metavar="NETWORK", help=f"whose recipe to show: {NETWORK_HELP}"
     )
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:

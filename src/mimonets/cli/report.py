@@ -6,16 +6,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.table import Table
-
 from mimonets._figure import family_colour, new_axes, save_figure
 from mimonets._operating_point import OperatingPoint
-from mimonets._show import mmac
+from mimonets._show import make_table, mmac
 from mimonets.evaluation.accuracy import PointAccuracy
 from mimonets.evaluation.bench import BenchResult
 
 
-def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
+def bench_table(result: BenchResult, costs: dict[str, float]) -> Any:
     """Lay out inputs per second: one row per contender, its speedups and its MMACs per input.
 
     Speedups are over the baselines in the first engine and, where there are several, in its own.
@@ -25,28 +23,23 @@ def bench_table(result: BenchResult, costs: dict[str, float]) -> Table:
     start = (settings.engines[0], settings.batch_sizes[0])
     first = [base.removeprefix(settings.heading(*start)) for base in result.baselines_in(*start)]
     sizes = ", ".join(map(str, settings.batch_sizes))
-    table = Table(
-        title=f"Inputs per second: median of {settings.rounds} interleaved rounds",
-        caption=f"batch {sizes}, {settings.dtype}, {settings.memory_format}, "
+    same = [f"{base}, same engine" for base in first if several]
+    bases = [*(f"{settings.engines[0]}: {base}" if several else base for base in first), *same]
+    speed = ["network", "inputs/s", "quartiles", "CPU ms/input"]
+    table = make_table(
+        f"Inputs per second: median of {settings.rounds} interleaved rounds",
+        [*speed, *(f"× {base}" for base in bases), "MMAC/input", "peak MB"],
+        f"batch {sizes}, {settings.dtype}, {settings.memory_format}, "
         f"{'compiled' if settings.compile else ', '.join(settings.engines)}, {settings.device}, "
         f"{settings.threads} threads",
     )
-    table.add_column("network")
-    table.add_column("inputs/s", justify="right", style="bold")
-    table.add_column("quartiles", justify="right")
-    table.add_column("CPU ms/input", justify="right")
-    same = [f"{base}, same engine" for base in first if several]
-    for base in (*(f"{settings.engines[0]}: {base}" if several else base for base in first), *same):
-        table.add_column(f"× {base}", justify="right")
-    table.add_column("MMAC/input", justify="right")
-    table.add_column("peak MB", justify="right")
     for timing in result.timings:
         low, high = timing.spread
         bases = result.bases_of(timing)
         bases = (bases + bases)[: len(first) + len(same)]  # in the first engine both are the same
         table.add_row(
             timing.name,
-            f"{timing.inputs_per_second:.1f}",
+            f"[bold]{timing.inputs_per_second:.1f}[/]",
             f"{low:.1f}-{high:.1f}",
             f"{1000 * median(timing.cpu_seconds) / timing.inputs:.3g}"
             if timing.cpu_seconds
@@ -66,14 +59,10 @@ def shares_line(result: BenchResult) -> str:
     return f"Time of {name} by part: {parts}."
 
 
-def accuracy_table(
-    title: str, rows: Sequence[tuple[OperatingPoint, PointAccuracy, float]]
-) -> Table:
+def accuracy_table(title: str, rows: Sequence[tuple[OperatingPoint, PointAccuracy, float]]) -> Any:
     """Lay out accuracy by operating point, with how sure we are of it and what it costs."""
-    table = Table(title=title)
     names = ("operating point", "accuracy", "95 % interval", "by position", "loss")
-    for name in (*names, "calibration error", "MMAC/input"):
-        table.add_column(name, justify="right")
+    table = make_table(title, [*names, "calibration error", "MMAC/input"], words=())
     for point, result, macs in rows:
         low, high = result.interval
         worst, best = min(result.per_stream), max(result.per_stream)
@@ -89,11 +78,10 @@ def accuracy_table(
     return table
 
 
-def seeds_table(title: str, modes: Sequence[Mapping[str, Any]]) -> Table:
+def seeds_table(title: str, modes: Sequence[Mapping[str, Any]]) -> Any:
     """Lay out validation accuracy by active streams: mean and spread over seeds."""
-    table = Table(title=f"{title}: accuracy on held-out data")
-    for name in ("active streams", "mean", "deviation", "seeds"):
-        table.add_column(name, justify="right")
+    names = ("active streams", "mean", "deviation", "seeds")
+    table = make_table(f"{title}: accuracy on held-out data", names, words=())
     for row in modes:
         table.add_row(
             str(row["active_streams"]),

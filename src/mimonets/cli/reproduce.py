@@ -1,21 +1,9 @@
-"""``mimonets reproduce``: the paper's tables and figures, ours beside the paper's."""
+"""``mimonets reproduce``: run the paper's experiments, and print ours beside the paper's.
 
-import sys
-from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+Run one of the paper's tables or figures: write NAME.json (command, commit, seeds, machine, every
+number) and a plot, and print ours beside the paper's.
 
-from mimonets._show import make_console, print_json, progress
-from mimonets.cli._options import fraction, positive
-
-if TYPE_CHECKING:
-    from mimonets.experiments import Experiment, RunOptions
-    from mimonets.experiments.plan import Plan
-
-PUBLISHED = Path("results")  # of a source checkout: what README and docs show
-
-EPILOG = """\
-examples:
+Examples:
   mimonets reproduce                                  list every table and figure
   mimonets reproduce cost-mimoconv                    count, compare, write the numbers down
   mimonets reproduce mnist --data-dir data            train what is missing, test, compare, plot
@@ -32,28 +20,31 @@ examples:
 Training can be stopped at any time; the same command resumes it.
 """
 
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "reproduce",
-        help="run the paper's experiments, and print ours beside the paper's",
-        description="Run one of the paper's tables or figures: write NAME.json (command, commit, "
-        "seeds, machine, every number) and a plot, and print ours beside the paper's.",
-        epilog=EPILOG,
-    )
+from mimonets._show import make_console, print_json, progress, show
+from mimonets.cli._options import Parser, fraction, positive
+
+if TYPE_CHECKING:
+    from mimonets.experiments import Experiment, RunOptions
+    from mimonets.experiments.plan import Plan
+
+PUBLISHED = Path("results")  # of a source checkout: what README and docs show
+
+
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument(
         "name",
         nargs="?",
         metavar="NAME",
         help="the experiment, or a plan of your own (a .yaml file); none: list them",
     )
-    parser.add_argument(
-        "--out", default="runs/results", metavar="DIR", help="where results are (%(default)s)"
-    )
-    parser.add_argument(
-        "--runs", default="runs/reproduce", metavar="DIR", help="where runs are kept (%(default)s)"
-    )
+    parser.add_default("--out", "runs/results", "where results are", metavar="DIR")
+    parser.add_default("--runs", "runs/reproduce", "where runs are kept", metavar="DIR")
     parser.add_argument(
         "--data-dir",
         metavar="DIR",
@@ -72,8 +63,21 @@ def add_parser(subparsers: Any) -> None:
         metavar="F",
         help="train for this fraction of the epochs and steps, in runs of their own",
     )
-    _add_changes(parser)
-    _add_workers(parser)
+    parser.add_set("every row, in runs of its own")
+    parser.add_argument("--precision", choices=("32", "bf16"), help="train.precision of every row")
+    for name in ("devices", "accumulate"):
+        parser.add_argument(
+            f"--{name}", type=positive, metavar="K", help=f"train.{name} of every row"
+        )
+    parser.add_argument(
+        "--workers",
+        type=workers,
+        metavar="K|auto",
+        help="train so many runs at a time, as tasks of Ray on this machine or on the cluster that "
+        "RAY_ADDRESS names, a GPU each where there are any; auto: as many as fit",
+    )
+    what = "CPU cores of each run with --workers"
+    parser.add_default("--cpus-per-run", 1, what, type=positive, metavar="K")
     parser.add_argument(
         "--compile",
         action="store_true",
@@ -101,42 +105,7 @@ def add_parser(subparsers: Any) -> None:
         "--array", metavar="FILE", help="write these lines as a job array for Slurm's sbatch"
     )
     parser.add_argument("--anyway", action="store_true", help="without the GPU that it needs")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(run=run)
-
-
-def _add_changes(parser: ArgumentParser) -> None:
-    """Take settings for all rows; those that change a run get folders of their own."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SETTING=VALUE",
-        help="override a setting of every row, in runs of their own; may be repeated",
-    )
-    parser.add_argument("--precision", choices=("32", "bf16"), help="train.precision of every row")
-    parser.add_argument("--devices", type=positive, metavar="K", help="train.devices of every row")
-    parser.add_argument(
-        "--accumulate", type=positive, metavar="K", help="train.accumulate of every row"
-    )
-
-
-def _add_workers(parser: ArgumentParser) -> None:
-    """Take how many runs are trained at a time."""
-    parser.add_argument(
-        "--workers",
-        type=workers,
-        metavar="K|auto",
-        help="train so many runs at a time, as tasks of Ray on this machine or on the cluster that "
-        "RAY_ADDRESS names, a GPU each where there are any; auto: as many as fit",
-    )
-    parser.add_argument(
-        "--cpus-per-run",
-        type=positive,
-        default=1,
-        metavar="K",
-        help="CPU cores of each run with --workers (%(default)s)",
-    )
+    parser.add_json()
 
 
 def workers(text: str) -> int:
@@ -147,6 +116,7 @@ def workers(text: str) -> int:
 def run(args: Namespace) -> int:
     """List the experiments, or run one; 1 if a run failed."""
     from mimonets.experiments import RunOptions, earlier_runs
+    from mimonets.experiments.report import record_table
 
     if args.name is None:
         list_experiments(Path(args.out), as_json=args.json)
@@ -181,12 +151,7 @@ def run(args: Namespace) -> int:
     if not args.only:
         for path in experiment.write(record, Path(args.out)):
             print(f"wrote {path}", file=sys.stderr)
-    if args.json:
-        print_json(record)
-    else:
-        from mimonets.experiments.report import record_table
-
-        make_console().print(record_table(record))
+    show(record, record_table, as_json=args.json)
     return 1 if record.get("failed") else 0
 
 
@@ -255,7 +220,7 @@ def time_networks(experiment: Any, args: Namespace) -> None:
     """Time the networks of a plan; draw accuracy against speed where accuracies are there."""
     import json
 
-    from mimonets._files import write_text
+    from mimonets._files import write_json
     from mimonets.experiments.speed import (
         SETTINGS,
         draw_against_speed,
@@ -271,17 +236,14 @@ def time_networks(experiment: Any, args: Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if not args.only:
         path = out / f"{experiment.name}-speed.json"
-        write_text(path, json.dumps(speeds, indent=1) + "\n")
+        write_json(path, speeds, indent=1)
         print(f"wrote {path}", file=sys.stderr)
         accuracies = out / f"{experiment.name}.json"
         if accuracies.is_file():
             record = json.loads(accuracies.read_text(encoding="utf-8"))
             plot = draw_against_speed(record, speeds, path.with_suffix(".png"))
             print(f"wrote {plot}", file=sys.stderr)
-    if args.json:
-        print_json(speeds)
-    else:
-        make_console().print(speed_table(speeds))
+    show(speeds, speed_table, as_json=args.json)
 
 
 def list_experiments(results: Path, *, as_json: bool) -> None:

@@ -1,4 +1,19 @@
-"""``mimonets serve``: the server that chooses the operating point by load, with a page."""
+"""``mimonets serve``: a server that chooses the operating point by load.
+
+Answer requests with trained or exported networks. The server runs at the most accurate operating
+point at which everything that waits is still answered in time. It speaks the Open Inference
+Protocol v2 over HTTP and gRPC. SIGHUP loads the models again; SIGTERM answers what is queued and
+stops.
+
+Examples:
+  mimonets serve runs/digits                     http://127.0.0.1:8000, with a page
+  mimonets serve runs/digits --demo              with load from labelled digits, by a slider
+  mimonets serve a=exported/a b=exported/b       two models in one server
+  mimonets serve runs/big,runs/small             one model: a big and a small network by load
+  mimonets serve runs/plain --shrink 1,2         one model: full and half resolution by load
+  mimonets serve exported --ray 2                two replicas on Ray Serve
+  mimonets serve exported --slo-ms 50 --engine openvino --keys keys.json --host 0.0.0.0
+"""
 
 import argparse
 import tempfile
@@ -10,66 +25,33 @@ from typing import Any
 
 from mimonets._extras import install_line, need
 from mimonets._memory import keep_freed_memory
-from mimonets.cli._options import NETWORK_HELP, add_imports, fraction, positive, replicas, shrinks
+from mimonets.cli._options import NETWORK_HELP, Parser, fraction, positive, replicas, shrinks
 
 DEFAULT = "digits-keys"  # what is served if nothing is named: it ships with the package
 
-EPILOG = """\
-examples:
-  mimonets serve runs/digits                     http://127.0.0.1:8000, with a page
-  mimonets serve runs/digits --demo              with load from labelled digits, by a slider
-  mimonets serve a=exported/a b=exported/b       two models in one server
-  mimonets serve runs/big,runs/small             one model: a big and a small network by load
-  mimonets serve runs/plain --shrink 1,2         one model: full and half resolution by load
-  mimonets serve exported --ray 2                two replicas on Ray Serve
-  mimonets serve exported --slo-ms 50 --engine openvino --keys keys.json --host 0.0.0.0
-"""
 
-
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "serve",
-        help="a server that chooses the operating point by load",
-        description="Answer requests with trained or exported networks. The server runs at the "
-        "most accurate operating point at which everything that waits is still answered in time. "
-        "It speaks the Open Inference Protocol v2 over HTTP and gRPC. SIGHUP loads the models "
-        "again; SIGTERM answers what is queued and stops.",
-        epilog=EPILOG,
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument(
         "models",
         nargs="*",
         metavar="[NAME=]NETWORK[,NETWORK]",
         help=f"{NETWORK_HELP} ({DEFAULT}); with commas: networks to switch between",
     )
-    parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
-    parser.add_argument(
-        "--theta",
-        type=float,
-        default=0.6,
-        help="fraction of that time that the queue may use; less is faster, more is more accurate "
-        "(%(default)s)",
-    )
-    add_imports(parser)
-    parser.add_argument(
-        "--engine",
-        default="auto",
-        help="auto, torch, compiled, onnxruntime, openvino, ... (%(default)s)",
-    )
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help="auto, cpu, cuda or cuda:1; auto: a GPU where it is faster (%(default)s)",
-    )
+    parser.add_slo()
+    parser.add_theta()
+    parser.add_imports()
+    parser.add_default("--engine", "auto", "auto, torch, compiled, onnxruntime, openvino, ...")
+    what = "auto, cpu, cuda or cuda:1; auto: a GPU where it is faster"
+    parser.add_default("--device", "auto", what)
     parser.add_argument("--threads", type=positive, help="CPU threads of the network (cores - 1)")
     parser.add_argument(
         "--keep-memory",
         action="store_true",
         help="keep memory that PyTorch frees for the next pass: large networks run faster",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="%(default)s")
-    parser.add_argument("--port", type=port, default=8000, help="%(default)s")
+    parser.add_default("--host", "127.0.0.1", "")
+    parser.add_default("--port", 8000, "", type=port)
     parser.add_argument(
         "--grpc-port",
         type=port,
@@ -86,9 +68,8 @@ def add_parser(subparsers: Any) -> None:
         "--cascade",
         type=fraction,
         metavar="CONFIDENCE",
-        help="fast answers below this confidence may run again in slow mode, if a request asks "
-        "for it "
-        "(calibrated at export)",
+        help="fast answers below this confidence may run again at the slowest point, if a request "
+        "asks for it (calibrated at export)",
     )
     parser.add_argument(
         "--shrink",
@@ -110,17 +91,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="F",
         help="GPUs of each replica with --ray, such as 0.5 (1 with --device cuda, else 0)",
     )
-    parser.add_argument(
-        "--max-inputs", type=positive, default=256, help="most inputs of a request (%(default)s)"
-    )
-    parser.add_argument(
-        "--max-queued",
-        type=positive,
-        default=65_536,
-        metavar="INPUTS",
-        help="most inputs that wait; of several tenants, each may have half (%(default)s)",
-    )
-    parser.set_defaults(run=run)
+    parser.add_default("--max-inputs", 256, "most inputs of a request", type=positive)
+    what = "most inputs that wait; of several tenants, each may have half"
+    parser.add_default("--max-queued", 65_536, what, type=positive, metavar="INPUTS")
 
 
 def run(args: Namespace) -> None:
@@ -232,9 +205,9 @@ def on_ray(settings: Mapping[str, str]) -> Any:
     for name, value in settings.items():
         if name not in ("models", "replicas"):
             words += [f"--{name.replace('_', '-')}", str(value)]
-    parser = argparse.ArgumentParser(prog="serve run mimonets.cli.serve:on_ray")
-    add_parser(parser.add_subparsers())
-    args = _absolute(parser.parse_args(["serve", *words]))
+    parser = Parser(prog="serve run mimonets.cli.serve:on_ray")
+    add_options(parser)
+    args = _absolute(parser.parse_args(words))
     many = replicas(str(settings.get("replicas", 2)))
     return ray.on_ray(
         partial(make_server, args), replicas=many, cpus=args.threads or 1, gpus=gpus_of(args)

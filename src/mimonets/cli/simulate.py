@@ -1,36 +1,30 @@
-"""``mimonets simulate``: how the server's policy would do under a load, without a server."""
+"""``mimonets simulate``: the server's policy under a load, without a server.
 
-import argparse
-import json
-from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+Simulate the policy of `mimonets serve` beside other rules: one fixed operating point, superpose
+what waits, deadlines alone, and a switch between a big and a small network.
 
-from mimonets._show import make_console, print_json
-from mimonets.cli._options import add_json, check_can_write, positive
-
-EPILOG = """\
-examples:
+Examples:
   mimonets simulate                                      four streams, 8 ms a pass, 100 ms to answer
   mimonets simulate --workload mmpp --loads 1,2,3        in bursts
   mimonets simulate --trace arrivals.txt --loads 1,2     recorded arrivals, one time a line
   mimonets simulate --modes 1:0.93,2:0.92,4:0.90 --pass-ms 20 --slo-ms 200 --small 0.25:0.91
 """
+
+import argparse
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mimonets._files import write_json
+from mimonets._show import show
+from mimonets.cli._options import Parser, check_can_write, positive
+
 DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # accuracies of digits-mimoconv-dynamic
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "simulate",
-        help="the server's policy under a load, without a server",
-        description="Simulate the policy of `mimonets serve` beside other rules: one fixed "
-        "operating point, superpose what waits, deadlines alone, and a switch between a big and a "
-        "small network.",
-        epilog=EPILOG,
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument(
         "--modes",
         type=accuracies,
@@ -38,22 +32,10 @@ def add_parser(subparsers: Any) -> None:
         help="operating points: active streams and their accuracies (those of "
         "digits-mimoconv-dynamic)",
     )
-    parser.add_argument("--pass-ms", type=float, default=8.0, help="time of a pass (%(default)s)")
-    parser.add_argument("--call-ms", type=float, default=0.2, help="time of a call (%(default)s)")
-    parser.add_argument("--slo-ms", type=float, default=100.0, help="time to answer (%(default)s)")
-    parser.add_argument(
-        "--theta",
-        type=float,
-        default=0.6,
-        help="fraction of the time that the queue may use (%(default)s)",
-    )
-    parser.add_argument(
-        "--workload",
-        default="poisson",
-        choices=("poisson", "mmpp", "diurnal", "step"),
-        help="how requests arrive (%(default)s)",
-    )
-    parser.add_argument("--trace", metavar="FILE", help="recorded arrivals, one time a line")
+    parser.add_default("--pass-ms", 8.0, "time of a pass")
+    parser.add_default("--call-ms", 0.2, "time of a call")
+    parser.add_load()
+    parser.add_theta()
     parser.add_argument(
         "--loads", type=numbers, metavar="0.5,1,2", help="offered load / slow capacity"
     )
@@ -63,12 +45,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="COST:ACCURACY",
         help="also switch to a plain network of that fraction of the cost",
     )
-    parser.add_argument("--requests", type=positive, default=10_000, help="for each load")
-    parser.add_argument("--seed", type=int, default=0, help="%(default)s")
-    parser.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
-    parser.add_argument("--plot", metavar="FILE", help="also draw a plot, such as policy.png")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_default("--requests", 10_000, "for each load", type=positive)
+    parser.add_files("policy.png")
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:
@@ -112,13 +91,10 @@ def run(args: Namespace) -> None:
         "spike": timelines,
     }
     if args.out:
-        Path(args.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_json(Path(args.out), record)
     if args.plot:
         draw_comparison(rows, timelines, args.plot)
-    if args.json:
-        print_json(record)
-    else:
-        make_console().print(comparison_table(rows))
+    show(record, lambda _: comparison_table(rows), as_json=args.json)
 
 
 @contextmanager

@@ -1,20 +1,18 @@
-"""``mimonets superpose``: where a network of your own can carry superpositions."""
+"""``mimonets superpose``: where a network of your own can take several inputs per pass.
+
+List where inputs can be bound and unbound in a network of your own, the best pair first, with the
+expected cost per input.
+"""
 
 from argparse import Namespace
 from typing import Any
 
-from mimonets._show import make_console, mmac, print_json
-from mimonets.cli._options import add_json, imported, positive, sizes
+from mimonets._show import make_console, make_table, mmac, print_json
+from mimonets.cli._options import Parser, imported, positive, sizes
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "superpose",
-        help="where a network of your own can take several inputs per pass",
-        description="List where inputs can be bound and unbound in a network of your own, the best "
-        "pair first, with the expected cost per input.",
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument(
         "--import",
         required=True,
@@ -26,16 +24,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--shape", type=sizes, help="of one input, as in 3,32,32, if the function gives no example"
     )
-    parser.add_argument("--streams", type=positive, default=4, help="inputs per pass (default 4)")
+    parser.add_default("--streams", 4, "inputs per pass", type=positive)
     parser.add_argument("--binding", default="hrr", help="hrr, matrix, hadamard or tiles")
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:
     """Print all pairs of modules that work."""
-    from rich.table import Table
-
     from mimonets.models import name_of, suggest_boundaries
 
     network, example = network_and_example(args.network, args.shape)
@@ -45,11 +40,9 @@ def run(args: Namespace) -> None:
     if args.json:
         print_json([one.as_dict() for one in found])
         return
-    table = Table(title=f"{name_of(network)}: where {args.streams} inputs can share a pass")
-    for column in ("bind_after", "unbind_before"):
-        table.add_column(column)
-    for column in ("features", "of the cost", "MMAC/input", "fewer MACs"):
-        table.add_column(column, justify="right")
+    title = f"{name_of(network)}: where {args.streams} inputs can share a pass"
+    names = ("bind_after", "unbind_before", "features", "of the cost", "MMAC/input", "fewer MACs")
+    table = make_table(title, names, words=(0, 1))
     for one in found:
         table.add_row(
             *(one.bind_after, one.unbind_before, str(one.features), f"{one.share:.0%}"),

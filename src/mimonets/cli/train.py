@@ -1,4 +1,15 @@
-"""``mimonets train``: train a recipe, once or with several seeds."""
+"""``mimonets train``: train a recipe.
+
+Train a recipe into a run folder: settings, environment, metrics, checkpoints and the trained model.
+Ctrl-C saves; --resume continues to the same weights.
+
+mimonets recipes RECIPE prints every setting; "Every setting" in docs/training.md explains them.
+
+Examples:
+  mimonets train digits-mimoconv-dynamic --set train.epochs=2 --out runs/digits
+  mimonets train digits-mimoconv-dynamic --set train.epochs=2 --out runs/digits --resume
+  mimonets train mnist-mimoconv-n4 --data-dir data --taste
+"""
 
 import sys
 from argparse import Namespace
@@ -9,34 +20,16 @@ from typing import Any
 
 from mimonets._seeds import mean_and_deviation
 from mimonets._show import make_console, print_json
-from mimonets.cli._options import NETWORK_HELP, SET_HELP, add_data, add_json, positive
-
-EPILOG = """\
-mimonets recipes RECIPE prints every setting; "Every setting" in docs/training.md explains them.
-
-examples:
-  mimonets train digits-mimoconv-dynamic --set train.epochs=2 --out runs/digits
-  mimonets train digits-mimoconv-dynamic --set train.epochs=2 --out runs/digits --resume
-  mimonets train mnist-mimoconv-n4 --data-dir data --taste
-"""
+from mimonets.cli._options import NETWORK_HELP, Parser, positive
 
 
-def add_parser(subparsers: Any) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a recipe",
-        description="Train a recipe into a run folder: settings, environment, metrics, "
-        "checkpoints and the trained model. Ctrl-C saves; --resume continues to the same weights.",
-        epilog=EPILOG,
-    )
+def add_options(parser: Parser) -> None:
+    """Take the options."""
     parser.add_argument("recipe", metavar="NETWORK", help=f"whose recipe to train: {NETWORK_HELP}")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="SETTING=VALUE", help=SET_HELP
-    )
+    parser.add_set()
     parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
-    parser.add_argument("--seeds", type=positive, default=1, metavar="K", help="train K times")
+    parser.add_default("--seeds", 1, "train K times", type=positive, metavar="K")
     parser.add_argument(
         "--devices", type=positive, metavar="K", help="processes that share every batch"
     )
@@ -50,9 +43,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--taste", action="store_true", help="a minute's worth of it, to try it out"
     )
-    add_data(parser)
-    add_json(parser)
-    parser.set_defaults(run=run)
+    parser.add_data()
+    parser.add_json()
 
 
 def run(args: Namespace) -> None:

@@ -4,8 +4,7 @@ Knows no models. What is read or fetched stays as it was published; what is deri
 """
 
 from mimonets.data.batches import ImageBatches, SequenceBatches, evaluation_batches
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.images.augment import AugmentConfig
 from mimonets.data.interface import IGNORED, Batches, from_loader
 from mimonets.data.registry import DATASETS, load_data, split_batches

@@ -1,13 +1,43 @@
-"""Which data, from where, how much of it, and how it is split."""
+"""Which data, from where, how much of it, how it is split, and what a data set says of itself."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mimonets._config import Config, integer, is_integer
 from mimonets._messages import did_you_mean
-from mimonets.data.dataset import DataSet
+
+if TYPE_CHECKING:
+    from mimonets.data.sets import Splits
 
 EVERY_SET = ("name", "dir", "download", "limit", "seed")  # settings that all data sets take
+DIGITS = tuple("0123456789")  # class names
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """Everything that is known about a data set by its name.
+
+    To add one, write a module that makes a record beside its loader, and list the record in
+    :mod:`mimonets.data.registry`.
+    """
+
+    name: str
+    load: "Callable[[DataConfig], Splits[Any]]"
+    kind: Literal["images", "sequences"]
+    takes: frozenset[str] = frozenset()  # settings of DataConfig that not every data set has
+    held_out: int = 0  # training items that become validation items by default
+    class_names: tuple[str, ...] | None = None  # in the order of the labels
+    by_class: bool = False  # whether its source may list one class after the other
+    needs_dir: str = ""  # what ``dir`` must be, where it must be given
+    home: str = ""  # where it comes from
+    licence: str = "not stated"
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """Settings it takes, of those that not every data set has."""
+        images = {"crop", "standardise"} if self.kind == "images" else set()
+        return self.takes | images
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from mimonets._inputs import InputSpec
 from mimonets.data.batches import ImageBatches, SequenceBatches, evaluation_batches
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.images import cifar, digits, mnist, own, svhn
 from mimonets.data.images.augment import centre_crop, channel_statistics
 from mimonets.data.sequences import listops, pathfinder, recall, text

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,12 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def _commit() -> str | None:
-    """Find the commit of the source tree this package is imported from, if it is one."""
+    """Find the commit of the source tree this package is imported from, if it is one.
+
+    It is looked up once: a process runs the code that it started with.
+    """
     here = Path(mimonets.__file__).parent  # changes anywhere in the package count
 
     def git(*words: str) -> str:

@@ -89,7 +89,10 @@ def advise(rows: Sequence[Row], *, speed: float | None = None, macs: float | Non
         if row is best or goal(best) - goal(row) < math.hypot(best["interval"], row["interval"])
     ]
     taken, *others = close
-    listed = ", ".join(f"{row['name']} {written(row)}" for row in by_score[:4])
+    best_of: dict[str, Row] = {}  # of float32 and int8
+    for row in by_score:
+        best_of.setdefault(row.get("base", row["name"]), row)
+    listed = ", ".join(f"{row['name']} {written(row)}" for row in [*best_of.values()][:4])
     names = ", ".join(row["name"] for row in others)
     also = f" ({names}: within the intervals)" if others else ""
     return f"{aim}: {listed}: take {taken['name']}{also}."

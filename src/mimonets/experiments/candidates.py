@@ -7,7 +7,9 @@ inputs, and networks that the user names. The advice may well be not to superpos
 import copy
 import json
 import math
+import pickle
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -388,6 +390,8 @@ def compare(
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} must be a number above 0.")
+    if speed is not None and macs is not None:
+        raise ValueError("speed and macs are two aims: give one of them.")
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network
@@ -403,9 +407,10 @@ def compare(
     folder = Path(out)
     plan: dict[str, Any] = {
         "candidates": [one.name for one in found],
-        "asked": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
+        "budget": {"minutes": None if steps else minutes, "steps": steps, "seeds": seeds},
         "first_seed": first_seed,
         "lr": lr,
+        "int8": int8,
         "data": str(data) if isinstance(data, str | Path) else None,
         "weights": [sum(p.numel() for p in one.make().parameters()) for one in found],
         "shape": list(ready.example.shape[1:]),
@@ -419,6 +424,7 @@ def compare(
         )
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "plan.json", json.dumps(plan, indent=2))
+    tell(f"{len(found)} candidates, {seeds} seeds of each, {plan['steps']} steps")
     work = Work(ready, plan["steps"], folder, teacher, lr, int8)
     scores = work.train_all(found, range(first_seed, first_seed + seeds), workers, tell)
     for one in [one for one in found if "error" in scores[one.name][0]]:
@@ -513,9 +519,10 @@ class Work:
             return
         ray = need("ray", extra="ray", what="workers > 1")
         with ray_started(ray, workers):
-            do = ray.remote(num_cpus=1)(Work.train_one)
-            shared = ray.put(replace(self, folder=self.folder.resolve()))
-            waiting = {do.remote(shared, *job): job for job in jobs}
+            there = replace(self, folder=self.folder.resolve())
+            sent = ray.put(ray.cloudpickle.dumps((there, jobs)))
+            do = ray.remote(num_cpus=1)(_train_there)
+            waiting = {do.remote(sys.path, sent, place): job for place, job in enumerate(jobs)}
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
                 yield waiting.pop(ready), ray.get(ready)
@@ -687,3 +694,11 @@ class Work:
                 run = partial(engine, active_streams=point.number)
                 sums[place] += float(loss(answer(run, batch), batch[-1])) * len(batch[0])
         return (sums[1] - sums[0]) / sum(len(batch[0]) for batch in self._some_tests())
+
+
+def _train_there(path: list[str], sent: bytes, place: int) -> dict[str, Any]:
+    """Do one of the jobs in a process of Ray, which finds the user's own modules as we do."""
+    sys.path[:] = path
+    work, jobs = pickle.loads(sent)
+    result: dict[str, Any] = work.train_one(*jobs[place])
+    return result

@@ -1,6 +1,5 @@
-"""The demo: the paper's network at three operating points beside tiles and two plain networks."""
+"""The demo: MIMOConv with keys at three operating points, beside tiles and two plain networks."""
 
-import json
 import multiprocessing
 import os
 import shlex
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from mimonets._figure import family_colour, legend_below, need_matplotlib, new_axes, save_figure
-from mimonets._files import write_text
-from mimonets._show import mmac, progress
+from mimonets._files import write_json
+from mimonets._show import make_table, mmac, progress
 from mimonets.checkpoints import load
+from mimonets.data import split_batches
 from mimonets.evaluation import count_macs
 from mimonets.evaluation.accuracy import evaluate
 from mimonets.evaluation.provenance import environment
@@ -28,10 +27,10 @@ from mimonets.inference import Engine, export
 from mimonets.inference.engine import available_cores
 from mimonets.inference.manifest import MANIFEST_FILE
 from mimonets.recipes import Recipe, load_recipe
-from mimonets.recipes.execute import run_recipe, split_batches
+from mimonets.recipes.execute import run_recipe
 
 PLAIN = "digits-writers-wideresnet"
-KEYS = "digits-writers-mimoconv-narrow"
+KEYS = "digits-writers-mimoconv-ours"
 TILES = "digits-writers-tiles-late"
 SMALL = "digits-writers-wideresnet-small"
 NETWORKS = {  # recipe -> what it is; the others are distilled from the first
@@ -100,10 +99,11 @@ def run_demo(folder: Path, console: Console, epochs: int | None = None) -> dict[
         "teacher": dict.fromkeys([name for name in recipes if name != PLAIN], PLAIN),
         "rows": [{**asdict(row), "name": row.name, "accuracy": row.accuracy} for row in rows],
     }
-    write_text(folder / "demo.json", json.dumps(record, indent=2) + "\n")
+    write_json(folder / "demo.json", record)
     keys = shlex.quote(str(folder / KEYS))
     console.print(
-        f"Keys is the paper's MIMOConv: one set of weights runs slow, normal and fast.\n"
+        f"Keys is the paper's MIMOConv, with keys and a read-out by our recipe: one set of weights "
+        f"runs slow, normal and fast.\n"
         f"297 digits and one training each: differences below 2 points are noise. "
         f"`mimonets reproduce demo-seeds` has four times the digits and three seeds.\n\n"
         f"Plot:  {draw(rows, folder / 'accuracy-against-throughput.png')}\n"
@@ -197,7 +197,7 @@ def measure(recipes: Mapping[str, Recipe], folder: Path) -> list[PointResult]:
     models = {name: load(folder / name / "model") for name in recipes}
     points = {name: _points(model) for name, model in models.items()}
     found = {
-        name: evaluate(models[name], split_batches(recipe, "test"), points[name])
+        name: evaluate(models[name], split_batches(recipe.data, "test"), points[name])
         for name, recipe in recipes.items()
     }
     timings = _time(models, points, folder)
@@ -245,19 +245,16 @@ def _time(
     return {keys[timing.name]: timing for timing in timed}
 
 
-def demo_table(rows: Sequence[PointResult], engine: str) -> Table:
+def demo_table(rows: Sequence[PointResult], engine: str) -> Any:
     """Lay out accuracy, speed and cost of every operating point."""
     runs_in = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch (eager)"}[engine]
-    table = Table(
-        title=f"{rows[0].total} digits by other writers",
-        caption=f"inputs/s in {runs_in} on one thread, median of {ROUNDS} rounds; x: times the "
-        f"plain network of the same size",
+    table = make_table(
+        f"{rows[0].total} digits by other writers",
+        ["network", "inputs per pass", "accuracy (95 % interval)", "MMAC/input"]
+        + [f"inputs/s, batch {batch}" for batch in BATCHES],
+        f"inputs/s in {runs_in} on one thread, median of {ROUNDS} rounds; x: times the plain "
+        f"network of the same size",
     )
-    table.add_column("network")
-    for name in ("inputs per pass", "accuracy (95 % interval)", "MMAC/input"):
-        table.add_column(name, justify="right")
-    for batch in BATCHES:
-        table.add_column(f"inputs/s, batch {batch}", justify="right")
     for row in rows:
         low, high = (100 * bound for bound in row.interval)
         table.add_row(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mimonets._files import write_text
+from mimonets._files import write_json
 from mimonets._messages import first_line
 from mimonets.evaluation.provenance import environment
 from mimonets.experiments.plan import RUNS, Plan
@@ -131,7 +131,7 @@ class Experiment:
                 f"{gone[0]['seed']}, and would be lost: --add keeps them; or choose another --out."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(record, indent=1) + "\n")
+        write_json(path, record, indent=1)
         if self.draw is None:
             return [path]
         plot = folder / f"{self.name}.png"

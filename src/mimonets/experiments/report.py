@@ -4,9 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rich.table import Table
-
+from mimonets._show import make_table
 from mimonets.experiments.cost import plan_needs, total_needs
 from mimonets.experiments.experiment import Experiment, Record
 from mimonets.recipes.needs import show_hours
@@ -23,15 +23,11 @@ STYLES = {
 }
 
 
-def record_table(record: Record) -> Table:
+def record_table(record: Record) -> Any:
     """Lay out every number of ours beside the paper's."""
     title = f"{record['title']} ({record['source']})"
-    table = Table(title=title, caption=count_verdicts(record))
-    table.add_column("")
-    for name in ("unit", "ours", "paper", "seeds"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
-    table.add_column("note")
+    names = ("", "unit", "ours", "paper", "seeds", "verdict", "note")
+    table = make_table(title, names, count_verdicts(record), words=(0, 5, 6))
     for row in record["rows"]:
         table.add_row(
             row["what"],
@@ -60,12 +56,10 @@ def written(row: Record, value: str, deviation: str) -> str:
     return text + (f" ± {row[deviation]:.2f}" if deviation in row else "")
 
 
-def needs_table(title: str, rows: Sequence[Record]) -> Table:
+def needs_table(title: str, rows: Sequence[Record]) -> Any:
     """Lay out what each row of a plan needs on an A100."""
-    table = Table(title=f"{title}: what training needs, by estimate", caption=total_needs(rows))
-    table.add_column("")
-    for name in ("runs", "precision", "A100-hours a run", "GB at the peak"):
-        table.add_column(name, justify="right")
+    names = ("", "runs", "precision", "A100-hours a run", "GB at the peak")
+    table = make_table(f"{title}: what training needs, by estimate", names, total_needs(rows))
     for row in rows:
         hours = "" if row["hours"] is None else show_hours(row["hours"]).removesuffix(" h")
         peak = f"{row['peak'] / 1e9:.1f}" if row["peak"] >= 1e9 else f"{row['peak'] / 1e9:.2f}"
@@ -73,11 +67,10 @@ def needs_table(title: str, rows: Sequence[Record]) -> Table:
     return table
 
 
-def experiments_table(experiments: Sequence[Experiment], results: Path, published: Path) -> Table:
+def experiments_table(experiments: Sequence[Experiment], results: Path, published: Path) -> Any:
     """Lay out the experiments: where the paper has them, what they take, how they stand."""
-    table = Table(title="The paper's tables and figures")
-    for name in ("name", "in the paper", "what", "takes", "how it stands"):
-        table.add_column(name)
+    names = ("name", "in the paper", "what", "takes", "how it stands")
+    table = make_table("The paper's tables and figures", names, words=range(5))
     for one in experiments:
         stands = standing(one, results, published)
         takes = one.effort

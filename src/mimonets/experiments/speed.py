@@ -7,10 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from torch import nn
 
 from mimonets._figure import save_figure
+from mimonets._show import make_table
 from mimonets.evaluation.bench import BenchSettings, Candidate, race_candidates
 from mimonets.evaluation.macs import count_macs
 from mimonets.evaluation.memory import peak_memory
@@ -83,12 +83,11 @@ def measure_plan_speed(
     }
 
 
-def speed_table(record: Record) -> Table:
+def speed_table(record: Record) -> Any:
     """Lay out inputs per second, engine by engine, and memory."""
-    table = Table(title=f"{record['title']} (one thread, batch of {record['batch_size']})")
-    table.add_column("network")
-    for name in (*record["engines"], "MMAC/input", "weights, kB", "a pass, kB"):
-        table.add_column(name, justify="right")
+    title = f"{record['title']} (one thread, batch of {record['batch_size']})"
+    names = ["network", *record["engines"], "MMAC/input", "weights, kB", "a pass, kB"]
+    table = make_table(title, names)
     for row in record["rows"]:
         table.add_row(
             row["what"],

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from mimonets._files import write_text
+from mimonets._files import write_json, write_text
 from mimonets._messages import first_line
 from mimonets._operating_point import OperatingPoint
 from mimonets._seeds import mean_and_deviation
@@ -102,7 +102,7 @@ def measure_outcome(trial: Trial, seed: int, folder: Path, options: RunOptions) 
         measured = measure_run(folder, "test", missing, options.data_dir)
         found = {str(p.number): {**found.as_dict(), "macs": macs} for p, found, macs in measured}
         record = {"environment": environment(), "points": {**tested, **found}}
-        write_text(folder / "test.json", json.dumps(record, indent=1) + "\n")
+        write_json(folder / "test.json", record, indent=1)
         accuracies = ", ".join(f"{found.accuracy:.2%} ({p.name})" for p, found, _ in measured)
         options.tell(f"tested {run_label(trial, seed)}: {accuracies}")
 

@@ -178,9 +178,20 @@ class SkipScale(nn.Module):
         return self.alpha * x
 
 
-def init_convolution(layer: nn.Conv2d, *, dirac: bool = False) -> None:
-    """Initialise by Kaiming's rule over outgoing connections, or as an identity (DiracInit)."""
+@torch.no_grad()
+def init_convolution(layer: nn.Conv2d, *, dirac: bool = False, lanes: int = 1) -> None:
+    """Initialise by Kaiming's rule over outgoing connections, or as an identity (DiracInit).
+
+    With several ``lanes`` it starts as so many equal convolutions side by side, each for its part
+    of the feature maps. The weights between them start at zero, and training may use them.
+    """
+    own, *others = (
+        rows.chunk(lanes, dim=1)[lane] for lane, rows in enumerate(layer.weight.chunk(lanes))
+    )
+    layer.weight.zero_()
     if dirac:
-        nn.init.dirac_(layer.weight)
+        nn.init.dirac_(own)
     else:
-        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.kaiming_normal_(own, mode="fan_out", nonlinearity="relu")
+    for other in others:
+        other.copy_(own)

@@ -150,7 +150,7 @@ async def send(
         connector=connector, headers=headers, timeout=timeout
     ) as session:
         await _check(session, url)
-        gc.collect()
+        frozen = gc.get_freeze_count()
         gc.freeze()  # else a collection goes through all modules, and the generator lags
         tasks = []
         start = time.perf_counter() + 0.05
@@ -165,7 +165,8 @@ async def send(
                 tasks.append(asyncio.create_task(one(session, number, start)))
                 advance()
             await asyncio.gather(*tasks)
-        gc.unfreeze()
+        if not frozen:  # else it was frozen before, and stays so
+            gc.unfreeze()
     return LoadResult(
         schedule,
         lag,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mimonets.serving.batcher import Batcher, RefusedError
+from mimonets.serving.batcher import Batcher
+from mimonets.serving.errors import RefusedError
 from mimonets.serving.jobs import Job
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.operating_points import ServedPoint, ServiceTime

@@ -1,15 +1,17 @@
 """MIMOConv: several images in one pass through one WideResNet. MIMONets, section 3."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from mimonets._config import integer, size
+from mimonets._device import keep_layout
 from mimonets.bindings import (
     BindingSettings,
     KeyName,
@@ -33,6 +35,8 @@ from mimonets.models.base import ImageModel
 from mimonets.models.baselines.wide_resnet import Stem, Trunk, WideResNetConfig
 from mimonets.vsa import check_active_streams, whole_and_short_groups
 
+TrunkStart = Literal["dense", "lanes"]
+
 # b batch   g groups   a active inputs   p places   d feature maps   h, w position
 
 
@@ -51,6 +55,7 @@ class MIMOConvConfig(WideResNetConfig):
     unbinding_relu: bool = True  # ReLU after the unbinding matrices
     unbinding_start: StartName = "mbat"  # deviation of their entries; fan-out: the authors' smaller
     readout: ReadoutName = "shared"  # unbind, then one classifier for all; or a classifier each
+    trunk_start: TrunkStart = "dense"  # lanes: a part for each stream, with nothing between them
     slow: SlowName = "views"  # tiles with fewer inputs: views of them, or one finer image
     views: ViewName = "copies"  # tiles: what the streams of the same input see of it
 
@@ -68,6 +73,12 @@ class MIMOConvConfig(WideResNetConfig):
             found.append(
                 f"bind_after_stage={self.bind_after_stage} leaves nothing to share: the trunk has "
                 f"three stages, so choose 0, 1 or 2."
+            )
+        maps = math.gcd(self.bound_maps, 16 * self.width)
+        if self.trunk_start == "lanes" and maps % self.num_streams:
+            found.append(
+                f"trunk_start='lanes' needs as many feature maps for every stream, and {maps} do "
+                f"not divide by num_streams={self.num_streams}: change width or initial_width."
             )
         return found + binding_problems(self)
 
@@ -113,7 +124,12 @@ class MIMOConv(ImageModel):
         strides = 2 ** (2 - max(0, config.bind_after_stage - 1))  # of the stages that follow
         settings = BindingSettings.of(config, strides=strides)
         self.binding = make_binding(config.binding, settings, generator)
-        self.trunk = Trunk(config, config.num_streams, private_stages=config.bind_after_stage)
+        self.trunk = Trunk(
+            config,
+            config.num_streams,
+            private_stages=config.bind_after_stage,
+            lanes=config.num_streams if config.trunk_start == "lanes" else 1,
+        )
         shared = config.readout == "shared"
         self.unbinding: StreamUnbinding | StreamAverage
         if self.binding.keeps_apart:
@@ -158,7 +174,8 @@ class MIMOConv(ImageModel):
             else:
                 seen = parts if alone else [self.binding.views(part, mode) for part in parts]
                 images = _joined([part.flatten(0, 1) for part in seen])
-                maps = self.trunk.before(self.stem(images, self.binding.zoom(mode)))  # (g p) d h w
+                maps = self.trunk.before(self.stem(images, self.binding.zoom(mode)))
+                maps = keep_layout(maps)  # (g p) d h w
                 bound = [bind(part, mode) for part in _apart(maps, seen)]
             pooled = self.trunk(_joined(bound), partial(self.binding.split, active_streams=mode))
             pieces = [pooled] if len(parts) == 1 else pooled.split([len(part) for part in bound])

@@ -1,6 +1,5 @@
 """MIMOFormer: a grid of sequences in one pass through one Performer. MIMONets, section 4."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -26,12 +25,6 @@ class MIMOFormerConfig(PerformerConfig):
     grid: tuple[int, int] = (2, 2)  # M x N streams: bundled queries x bundled keys and values
     superpose: SuperposeName = "attention"  # what runs in superposition
     damping: bool = True  # multiply bundled q and k by (M N)^(-1/2)
-
-    def __post_init__(self) -> None:
-        """Check all settings; a grid read from JSON or YAML is a list."""
-        if isinstance(self.grid, Sequence):
-            object.__setattr__(self, "grid", tuple(self.grid))
-        super().__post_init__()
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""

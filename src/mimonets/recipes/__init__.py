@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mimonets.recipes.families import recipe_names, recipe_summaries
-    from mimonets.recipes.loader import (
-        Recipe,
-        load_recipe,
-        make_recipe,
-        model_config,
-    )
+    from mimonets.recipes.loader import Recipe, load_recipe, make_recipe
 
 __all__ = [
     "Recipe",
     "load_recipe",
     "make_recipe",
-    "model_config",
     "recipe_names",
     "recipe_summaries",
 ]

@@ -17,8 +17,7 @@ from mimonets._memory import free_memory
 from mimonets._operating_point import OperatingPoint
 from mimonets.checkpoints import load
 from mimonets.data import ImageBatches, SequenceBatches, Splits, evaluation_batches, load_data
-from mimonets.data.registry import split_batches as data_batches
-from mimonets.data.registry import training_statistics
+from mimonets.data.registry import split_batches, training_statistics
 from mimonets.data.sets import ImageSet
 from mimonets.evaluation.accuracy import PointAccuracy, evaluate
 from mimonets.evaluation.macs import count_macs
@@ -180,17 +179,6 @@ def read_run(folder: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return make_recipe(name or str(folder), summary, settings, overrides)
 
 
-def split_batches(
-    recipe: Recipe,
-    split: str,
-    *,
-    spec: InputSpec | None = None,
-    device: str | torch.device = "cpu",
-) -> ImageBatches | SequenceBatches:
-    """Make batches to evaluate one split of a recipe's data; ``spec`` is the model's."""
-    return data_batches(recipe.data, split, spec=spec, device=device)
-
-
 def measure_run(
     folder: str | Path,
     split: str,
@@ -234,4 +222,4 @@ def open_run(
     recipe = read_run(folder).with_data_dir(data_dir)
     _, path = choose_model(folder, which)
     model = load(path, device=chosen_device)
-    return model, split_batches(recipe, split, spec=model.input_spec, device=chosen_device)
+    return model, split_batches(recipe.data, split, spec=model.input_spec, device=chosen_device)

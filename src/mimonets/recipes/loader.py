@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 import yaml
 
 from mimonets._messages import did_you_mean, shorten
-from mimonets.checkpoints import load, read_config
 from mimonets.data import AugmentConfig, DataConfig
-from mimonets.models import MODELS, SuperposedConfig
+from mimonets.models import MODELS
 from mimonets.recipes.families import find_recipe
 from mimonets.training.config import LAST_VERSION_WITH_REMOVED, REMOVED, REPLACED, TrainConfig
 
@@ -122,24 +121,6 @@ def make_recipe(
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
     return Recipe(name, summary, kind, **{"augment": None, **configs})
-
-
-def model_config(recipe_or_folder: str, overrides: Sequence[str] = ()) -> Any:
-    """Get the model config of a recipe, or of a folder that :func:`mimonets.save` wrote.
-
-    A third-party network is more than its config: it is loaded, by its builder.
-    """
-    folder = Path(recipe_or_folder)
-    if folder.is_dir():
-        if overrides:
-            raise ValueError(
-                f"{recipe_or_folder} holds a model as it was saved: --set works with recipes only."
-            )
-        inner = folder / "model"  # a run keeps its final model there
-        place = inner if inner.is_dir() else folder
-        config = read_config(place)
-        return load(place) if isinstance(config, SuperposedConfig) else config
-    return load_recipe(recipe_or_folder, overrides).model
 
 
 def find_data_dir(data_dir: str | Path, dataset: str) -> str:

@@ -4,16 +4,15 @@
 ``mimonets cost`` and ``mimonets reproduce`` need not count again. ``make costs`` writes the file.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mimonets.recipes.families import find_recipe, recipe_names
+from mimonets.recipes.costs import digest
+from mimonets.recipes.families import find_recipe
 
 if TYPE_CHECKING:
     from mimonets.recipes.loader import Recipe
@@ -63,17 +62,17 @@ def known_needs(recipe: str) -> Needs | None:
     >>> needs.steps
     468000
     """
-    entry = _table()["recipes"].get(_settings_digest(recipe))
+    entry = counted()["recipes"].get(digest(find_recipe(recipe)[2]))
     return None if entry is None else _needs(entry["step"], entry["steps"])
 
 
 def needs_of(recipe: "Recipe", *, count: bool = True) -> Needs | None:
     """Say what a recipe needs; what is not in the table is counted, or None without ``count``."""
     key = step_key(recipe)
-    if key not in _table()["steps"]:
+    if key not in counted()["steps"]:
         if not count:
             return None
-        _table()["steps"][key] = count_step(recipe)
+        counted()["steps"][key] = count_step(recipe)
     return _needs(key, total_steps(recipe))
 
 
@@ -129,7 +128,7 @@ def step_key(recipe: "Recipe") -> str:
     """Name everything that decides what a step takes; the number of classes hardly does."""
     train = {name: value for name, value in asdict(recipe.train).items() if name not in OTHERWISE}
     model = {"kind": recipe.kind, **asdict(recipe.model), "num_classes": None}
-    return _digest({"model": model, "train": train})
+    return digest({"model": model, "train": train})
 
 
 def count_step(recipe: "Recipe") -> list[list[float]]:
@@ -145,11 +144,11 @@ def count_step(recipe: "Recipe") -> list[list[float]]:
 
 
 def _needs(key: str, steps: int | None) -> Needs:
-    counted = dict(zip(PRECISIONS, _table()["steps"][key], strict=True))
+    found = dict(zip(PRECISIONS, counted()["steps"][key], strict=True))
     return Needs(
         steps,
-        {name: step_seconds(counted[name][0], counted[name][1], name) for name in PRECISIONS},
-        {name: counted[name][2] for name in PRECISIONS},
+        {name: step_seconds(found[name][0], found[name][1], name) for name in PRECISIONS},
+        {name: found[name][2] for name in PRECISIONS},
     )
 
 
@@ -168,44 +167,10 @@ def step_seconds(flops: float, moved: float, precision: str) -> float:
     return flops / FLOPS[precision] + moved / BYTES
 
 
-def _settings_digest(recipe: str) -> str:
-    return _digest(find_recipe(recipe)[2])
-
-
-def _digest(settings: Any) -> str:
-    text = json.dumps(settings, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 @cache
-def _table() -> dict[str, dict[str, Any]]:
+def counted() -> dict[str, dict[str, Any]]:
+    """Read what was counted: of steps, and which step belongs to a recipe."""
     found: dict[str, dict[str, Any]] = json.loads(
         (files("mimonets.recipes") / "needs.json").read_text(encoding="utf-8")
     )
     return found
-
-
-def write_needs(path: Path, recipes: "Sequence[Recipe]", *, anew: bool = True) -> None:
-    """Count a step of these recipes and write them down, one after the other.
-
-    Without ``anew`` steps stay that are in the file already.
-    """
-    from mimonets.recipes.loader import load_recipe
-
-    counted = {} if anew else dict(_table()["steps"])
-    named = {}
-    for recipe in recipes:
-        key = step_key(recipe)
-        if key not in counted:
-            counted[key] = count_step(recipe)
-        if recipe.name in recipe_names():
-            digest = _settings_digest(recipe.name)
-            if step_key(load_recipe(recipe.name)) == key:
-                named[digest] = {"step": key, "steps": total_steps(load_recipe(recipe.name))}
-        parts = []
-        for title, table in (("steps", counted), ("recipes", named)):
-            rows = [
-                f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(table.items())
-            ]
-            parts.append(f'"{title}": {{\n' + ",\n".join(rows) + "\n }")
-        path.write_text("{\n " + ",\n ".join(parts) + "\n}\n", encoding="utf-8")

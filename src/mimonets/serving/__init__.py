@@ -6,6 +6,7 @@ One request on its way through the server::
     bodies.py, decoders.py  its body           -> bytes, counted; files by images.py, on threads
     infer.py, classify.py   bytes of HTTP      -> RequestHeader and inputs, by protocol.py
     grpc.py                 messages of gRPC   -> the same, through the same checks
+    limits.py               shared by tenants  -> there is room, or a refusal of errors.py
     request_options.py      what it asks for   -> InferenceRequest, with a deadline
     batcher.py              admitted           -> QueuedInput, one for each input, in a ModelQueue
     policy.py               chosen to run now  -> Job: groups of inputs, each at a ServedPoint

@@ -10,6 +10,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from mimonets.serving.errors import RequestError
 from mimonets.serving.infer import (
     FAULT,
     App,
@@ -22,7 +23,6 @@ from mimonets.serving.infer import (
 )
 from mimonets.serving.infer import infer as answer_inference
 from mimonets.serving.protocol import EXTENSIONS, describe
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server, Version
 from mimonets.serving.tenants import Tenant
 
@@ -154,12 +154,11 @@ def _add_health(app: FastAPI, server: Server) -> None:
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         tenant = authorise(request, server)
-        # It takes some ms: many who ask at once would stop the loop.
         text = await server.decoders.run(
             tenant.name,
             server.clock() + server.settings.body_timeout,
-            partial(client_leaves, request.receive),
             lambda check: server.metrics.text(),
+            partial(client_leaves, request.receive),
         )
         return Response(text, media_type="text/plain; version=0.0.4")
 

@@ -4,25 +4,18 @@ No clock, no thread, no engine: `now` is an argument, and whoever calls holds a 
 inference thread and the simulator drive the same object.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import inf
 from typing import Any
 
+from mimonets.serving.errors import RefusedError
 from mimonets.serving.jobs import Answer, Job, QueuedInput
+from mimonets.serving.limits import Budget
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.policy import CLOSE_BLOCKS
 
 FREE = -inf
-
-
-class RefusedError(Exception):
-    """A request is not admitted: come back in ``retry_after`` seconds, or, if None, not at all."""
-
-    def __init__(self, reason: str, retry_after: float | None) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
 
 
 class NotFiniteError(ValueError):
@@ -38,18 +31,15 @@ class Batcher:
     def __init__(
         self,
         *,
-        max_inputs: int | None = None,
-        max_bytes: int | None = None,
+        max_inputs: float = inf,
+        max_bytes: float = inf,
         quotas: Mapping[str, int] | None = None,
         share: float = 1.0,
     ) -> None:
         self.queues: list[ModelQueue] = []
-        self.max_inputs, self.max_bytes = max_inputs, max_bytes  # queued by all together
-        self.quotas = dict(quotas or {})  # most inputs a tenant may have queued
-        self.share = share  # of inputs, bytes and the time to answer that one tenant may take
-        self.queued_bytes = 0
-        self.queued_by_tenant: Counter[str] = Counter()  # inputs
-        self.bytes_by_tenant: Counter[str] = Counter()
+        self.inputs = Budget("inputs", "queued", max_inputs, share, quotas)
+        self.bytes = Budget("bytes", "queued", max_bytes, share)
+        self.share = share  # of the time to answer, too
         # Seconds from an answer to its delivery. The way in is as long: twice as much is kept free.
         self.overhead = 0.0
         self.free_at = FREE  # when the running job is expected to end
@@ -59,8 +49,8 @@ class Batcher:
     def offer(self, request: InferenceRequest, now: float) -> None:
         """Queue a request, or raise RefusedError at once if it could not be answered in time."""
         queue, tenant = request.queue, request.tenant
-        self._check_inputs(request.count, tenant)
-        self._check_bytes(request.size, tenant)
+        self.inputs.check(tenant, request.count)
+        self.bytes.check(tenant, request.size)
         inputs = [self._queued_input(request, row, now) for row in range(request.count)]
         elsewhere = sum(other.backlog() for other in self.queues if other is not queue)
         late = queue.lateness(inputs, now, self.free_at, elsewhere)
@@ -86,38 +76,8 @@ class Batcher:
                 )
         request.answers, request.left = [None] * request.count, request.count
         queue.join(inputs)
-        self.queued_bytes += request.size
-        self.bytes_by_tenant[tenant] += request.size
-        self.queued_by_tenant[tenant] += request.count
-
-    def _check_inputs(self, count: int, tenant: str) -> None:
-        quota, held = self.quotas.get(tenant), self.queued_by_tenant[tenant]
-        if quota is None and self.max_inputs is not None:
-            quota = int(self.share * self.max_inputs)
-        if quota is not None and held + count > quota:
-            if count > quota:
-                raise RefusedError(
-                    f"{count} inputs in one request; the quota is {quota}: send fewer.", None
-                )
-            raise RefusedError(f"The quota of {quota} queued inputs is used up.", 1.0)
-        waiting = sum(len(queue.waiting) for queue in self.queues)
-        if self.max_inputs is not None and waiting + count > self.max_inputs:
-            raise RefusedError(f"{waiting} inputs are queued already.", 1.0)
-
-    def _check_bytes(self, size: int, tenant: str) -> None:
-        if self.max_bytes is None:
-            return
-        own = self.bytes_by_tenant[tenant]
-        if size > self.max_bytes:
-            raise RefusedError(
-                f"{size} bytes of inputs in one request; at most {self.max_bytes} are queued: send "
-                f"fewer.",
-                None,
-            )
-        if self.queued_bytes + size > self.max_bytes:
-            raise RefusedError(f"{self.queued_bytes} bytes are queued already.", 1.0)
-        if own and own + size > self.share * self.max_bytes:
-            raise RefusedError(f"This tenant has {own} bytes queued already.", 1.0)
+        self.inputs.add(tenant, request.count)
+        self.bytes.add(tenant, request.size)
 
     def next_job(self, now: float) -> tuple[Job | None, list[InferenceRequest]]:
         """Choose what the engine does next, and the requests that ended without it.
@@ -233,11 +193,9 @@ class Batcher:
 
     def _leave(self, queued: QueuedInput) -> None:
         request = queued.request
-        self.queued_by_tenant[request.tenant] -= 1
         rest = request.size % request.count if queued.row == 0 else 0
-        size = request.size // request.count + rest
-        self.queued_bytes -= size
-        self.bytes_by_tenant[request.tenant] -= size
+        self.inputs.add(request.tenant, -1)
+        self.bytes.add(request.tenant, -(request.size // request.count + rest))
 
     def _start(self, job: Job, queue: ModelQueue, now: float) -> None:
         job.started = now

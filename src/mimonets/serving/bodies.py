@@ -1,22 +1,21 @@
 """Bodies of requests: their bytes are counted, in all and per tenant, until they are decoded."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from mimonets.serving.request_options import RequestError
+from mimonets.serving.errors import RequestError
+from mimonets.serving.limits import Budget
 
 Receive = Callable[[], Awaitable[Any]]
 
 
-class Bodies:
-    """All bodies that a server holds."""
+class Bodies(Budget):
+    """The bytes of all bodies that a server holds."""
 
     def __init__(self, *, most: int, share: float = 1.0, timeout: float = 30.0) -> None:
-        self.most, self.share, self.timeout = most, share, timeout
-        self.held = 0  # bytes
-        self.held_by_tenant: Counter[str] = Counter()
+        super().__init__("bytes", "under way", most, share)
+        self.timeout = timeout  # seconds to send one
         self.timers: set[asyncio.Timeout] = set()  # of bodies that still come
         self.ends_at: float | None = None  # time of the loop from which on nobody may send
 
@@ -37,8 +36,7 @@ class Body:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bodies.held -= self.size
-        self._bodies.held_by_tenant[self._tenant] -= self.size
+        self._bodies.add(self._tenant, -self.size)
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes], most: int) -> bytes:
         """Read all of it; compressed ones are not taken."""
@@ -75,18 +73,11 @@ class Body:
             is_more = message.get("more_body", False)
 
     def _count(self, size: int, most: int) -> None:
-        """Count more bytes. The share of a tenant does not limit the only body that it sends."""
-        bodies, tenant = self._bodies, self._tenant
-        others = bodies.held_by_tenant[tenant] - self.size
         if self.size + size > most:
             raise _too_large(most)
-        if bodies.held + size > bodies.most:
-            raise RequestError(429, f"{bodies.held} bytes of requests are under way.", 1.0)
-        if others and others + self.size + size > bodies.share * bodies.most:
-            raise RequestError(429, f"{others} bytes of this tenant's are under way.", 1.0)
+        self._bodies.check(self._tenant, size, besides=self.size)
+        self._bodies.add(self._tenant, size)
         self.size += size
-        bodies.held += size
-        bodies.held_by_tenant[tenant] += size
 
 
 def _too_large(most: int) -> RequestError:

@@ -13,13 +13,14 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartParser
 
 from mimonets._inputs import KINDS, InputSpec
-from mimonets.serving.app import authorise, json_response
+from mimonets.serving.app import json_response
 from mimonets.serving.bodies import Body
+from mimonets.serving.errors import RequestError
 from mimonets.serving.images import Check, read_images
-from mimonets.serving.infer import client_leaves, headers_by_name
+from mimonets.serving.infer import client_leaves, find_tenant, headers_by_name
 from mimonets.serving.model_queue import InferenceRequest
 from mimonets.serving.protocol import read_json, response_parameters, softmax
-from mimonets.serving.request_options import RequestError, read_options
+from mimonets.serving.request_options import read_options
 from mimonets.serving.server import CountedRequest, Server, ServerSettings
 
 BODY = {
@@ -56,16 +57,18 @@ def add_classify(app: FastAPI, server: Server) -> None:
         begun = server.clock()
         given = headers_by_name(request.headers.raw)
         with CountedRequest(server, next(iter(server.loaders)), given) as counted:
-            return await answer_files(request, begun, counted)
+            return await answer_files(request, given, begun, counted)
 
-    async def answer_files(request: Request, begun: float, counted: CountedRequest) -> Response:
-        tenant = authorise(request, server)
+    async def answer_files(
+        request: Request, given: dict[bytes, bytes], begun: float, counted: CountedRequest
+    ) -> Response:
+        tenant = find_tenant(server, given)
         leaves = partial(client_leaves, request.receive)
         decode = partial(server.decoders.run, tenant.name, client_leaves=leaves)
         kind = request.headers.get("content-type", "")
-        headers, most = headers_by_name(request.headers.raw), server.settings.max_image_body
+        most = min(server.settings.max_image_body, server.settings.max_body)
         with Body(server.bodies, tenant.name) as body:
-            content = await body.read(request.receive, headers, min(most, server.settings.max_body))
+            content = await body.read(request.receive, given, most)
             files, settings = await decode(
                 begun + server.settings.body_timeout,
                 work=partial(_read_request, content, kind, request, server.settings),

@@ -24,6 +24,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **settings)
         self._under_way: list[RequestResponseCycle] = []
         self._timer: asyncio.TimerHandle | None = None  # for headers, or after the client's end
+        self._reading: asyncio.TimerHandle | None = None  # for answers that fill the buffers
         self._header_bytes = 0
         self._since = self.loop.time()
 
@@ -33,8 +34,10 @@ class Connection(HttpToolsProtocol):
         self._start_timer()
         if len(self.connections) <= self.most:
             return
-        waiting = [
-            one for one in self.connections if isinstance(one, Connection) and one.is_waiting
+        waiting = [  # for their clients, to send a request or to read an answer
+            one
+            for one in self.connections
+            if isinstance(one, Connection) and (one.is_waiting or one.flow.write_paused)
         ]
         oldest = min(waiting, key=lambda one: one._since)  # this one waits too
         self._warn(f"{self.most} connections are open: the one that sent nothing longest is closed")
@@ -43,6 +46,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request of this client, not the last alone."""
         self._stop_timer()
+        self._stop_reading()
         for cycle in self._under_way:
             if not cycle.response_complete:
                 cycle.disconnected = True
@@ -93,6 +97,34 @@ class Connection(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._timer = self.loop.call_later(pause, self._probe, min(5 * pause, 1.0))
 
+    def pause_writing(self) -> None:
+        """Send no more for now: the client does not read, or not fast enough."""
+        super().pause_writing()
+        self._since = self.loop.time()
+        self._await_reading(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._stop_reading()
+        super().resume_writing()
+
+    def _await_reading(self, size: int) -> None:
+        self._stop_reading()
+        self._reading = self.loop.call_later(self.header_timeout, self._still_reads, size)
+
+    def _still_reads(self, size: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < size:
+            self._await_reading(left)
+        else:
+            self._warn(f"a client did not read its answer for {self.header_timeout:g} s")
+            self.transport.abort()
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
     @property
     def is_waiting(self) -> bool:
         """Tell whether nothing that was received whole is being answered."""
@@ -124,13 +156,12 @@ class Connection(HttpToolsProtocol):
 
 
 def connection_class(header_timeout: float, most: int) -> type[Connection]:
-    """Make connections with limits; at most as many as the process may have open files."""
-    limits = {"header_timeout": header_timeout, "most": min(most, _free_descriptors(most))}
-    return type("Connection", (Connection,), limits)
+    """Make connections with limits."""
+    return type("Connection", (Connection,), {"header_timeout": header_timeout, "most": most})
 
 
-def _free_descriptors(wanted: int) -> int:
-    """Raise the limit of open files if that is needed and allowed; returns how many are left."""
+def allowed_connections(wanted: int) -> int:
+    """Say how many connections the limit of open files allows; it is raised if it may be."""
     try:
         import resource
 
@@ -141,4 +172,4 @@ def _free_descriptors(wanted: int) -> int:
     if soft != resource.RLIM_INFINITY and soft < wanted + used:
         soft = wanted + used if hard == resource.RLIM_INFINITY else min(hard, wanted + used)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, wanted if soft == resource.RLIM_INFINITY else soft - used)
+    return wanted if soft == resource.RLIM_INFINITY else max(2, min(wanted, soft - used))

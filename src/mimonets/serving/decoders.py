@@ -2,38 +2,15 @@
 
 import asyncio
 import threading
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from mimonets.serving.request_options import RequestError
+from mimonets.serving.errors import RequestError
+from mimonets.serving.limits import LATE, Turns
 
 THREADS = 2
-LATE = "The deadline passed before the request was decoded."
 Found = TypeVar("Found")
-
-
-class Turns:
-    """So many may do something at once, and of one tenant its share of them."""
-
-    def __init__(self, most: int, share: float, clock: Callable[[], float]) -> None:
-        self._clock, self._all = clock, asyncio.Semaphore(most)
-        own = max(1, int(share * most))
-        self._own = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(own))
-
-    @asynccontextmanager
-    async def take(self, tenant: str, until: float) -> AsyncIterator[None]:
-        """Wait for a turn; 504 if there is none before ``until``."""
-        async with AsyncExitStack() as taken:
-            try:
-                async with asyncio.timeout(max(until - self._clock(), 0)):
-                    await taken.enter_async_context(self._own[tenant])
-                    await taken.enter_async_context(self._all)
-            except TimeoutError:
-                raise RequestError(504, LATE) from None
-            yield
 
 
 class Decoders:
@@ -42,16 +19,23 @@ class Decoders:
     def __init__(self, clock: Callable[[], float], share: float = 1.0) -> None:
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="decode")
-        self._turns = Turns(THREADS, share, clock)
+        self._turns = Turns(THREADS, share)
 
     async def run(
         self,
         tenant: str,
         until: float,
-        client_leaves: Callable[[], Coroutine[Any, Any, None]],
         work: Callable[[Callable[[], None]], Found],
+        client_leaves: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Found:
-        """Run ``work(check)`` on a thread; ``check`` raises if it is late or the client left."""
+        """Run ``work(check)`` on a thread; ``check`` raises if it is late or the client left.
+
+        ``at_once``: run it here, since it takes less than the way to a thread.
+        """
+        if at_once:
+            return work(lambda: None)
         gone = threading.Event()
 
         def check() -> None:
@@ -61,13 +45,14 @@ class Decoders:
                 raise RequestError(504, LATE)
 
         async def watch() -> None:
-            await client_leaves()
-            gone.set()
+            if client_leaves is not None:
+                await client_leaves()
+                gone.set()
 
         leaving = asyncio.create_task(watch())
         leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            async with self._turns.take(tenant, until):
+            async with self._turns.take(tenant, max(until - self._clock(), 0)):
                 check()
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._threads, work, check)

@@ -4,7 +4,6 @@ Messages are the classes that were generated for NVIDIA's client (``tritonclient
 needs none of its other parts.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,8 +18,9 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as messages
 
 from mimonets.serving.bodies import Body
-from mimonets.serving.decoders import Turns
+from mimonets.serving.errors import RequestError
 from mimonets.serving.infer import BINARY_ON_LOOP, FAULT, error_headers, find_tenant
+from mimonets.serving.limits import Budget, Turns
 from mimonets.serving.operating_points import Array
 from mimonets.serving.protocol import (
     DATATYPES,
@@ -33,14 +33,18 @@ from mimonets.serving.protocol import (
     read_inputs,
     response_parameters,
 )
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import CountedRequest, Server, Version
 from mimonets.serving.tenants import Tenant
 
 log = logging.getLogger(__name__)
 Context = Any  # a grpc.aio.ServicerContext
 NAME = "inference.GRPCInferenceService"
-MOST_CALLS = 1024  # under way at once; more are refused
+MOST_CALLS = 1024  # with a key that are under way at once, and as many without; more are refused
+CONNECTIONS = 100  # where nobody says how many
+MOST_READ = 256  # messages that are read at once
+PATIENCE = 1.0  # seconds that a message may take to come while others wait
+STREAMS = 100  # calls of one connection; a client keeps others back
+AGE, LAST_CALLS = 600, 120  # seconds that a connection lives, and that its last calls get then
 PER_NUMBER = 10  # bytes of a typed number, at most
 LONGEST = 3600.0  # seconds: a deadline that is later is none
 # Which field of InferTensorContents holds the numbers of a type; FP16 has none.
@@ -66,16 +70,25 @@ CODES = {
 }
 
 
-async def start_grpc(server: Server, host: str, port: int) -> tuple[Any, int]:
+async def start_grpc(
+    server: Server, host: str, port: int, connections: int = CONNECTIONS
+) -> tuple[Any, int]:
     """Listen for gRPC on the running loop; returns what to stop, and the port.
 
     The models are loaded: the longest message follows from what they take.
     """
     service = Service(server)
+    settings = server.settings
     listening = grpc.aio.server(
-        maximum_concurrent_rpcs=MOST_CALLS,
         options=[
             ("grpc.max_receive_message_length", service.longest),
+            ("grpc.max_allowed_incoming_connections", connections),
+            ("grpc.max_concurrent_streams", STREAMS),
+            ("grpc.server_handshake_timeout_ms", int(1000 * settings.header_timeout)),
+            ("grpc.max_connection_idle_ms", int(1000 * settings.header_timeout)),
+            # Nothing else ends a call whose client does not read its answer.
+            ("grpc.max_connection_age_ms", 1000 * AGE),
+            ("grpc.max_connection_age_grace_ms", 1000 * LAST_CALLS),
             ("grpc.http2.bdp_probe", 0),  # a message that is not read yet stays with its client
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # two servers on one port would share its clients
@@ -150,20 +163,30 @@ class Service:
         ]
         self.longest = min(max(needed), settings.max_body, settings.max_receiving)
         # Calls that may read at once: gRPC does not say how much of a message is there.
-        readers = settings.max_receiving // self.longest
-        self._turns = Turns(readers, server.tenants.share, server.clock)
+        readers, share = (
+            min(settings.max_receiving // self.longest, MOST_READ),
+            server.tenants.share,
+        )
+        self._turns = Turns(readers, share, PATIENCE)
+        self._calls = Budget(
+            "calls", "under way", MOST_CALLS, share
+        )  # until their answers are sent
+        self._calls_without_key = Budget("calls", "under way", MOST_CALLS, 0.5)  # by address
 
     async def live(self, context: Context) -> Any:
         """Tell whether queued work progresses."""
+        self._count_without_key(context)
         return messages.ServerLiveResponse(live=self._server.worker.is_live())
 
     async def ready(self, context: Context) -> Any:
         """Tell whether all models answer."""
+        self._count_without_key(context)
         is_ready = self._server.is_ready and self._server.worker.is_live()
         return messages.ServerReadyResponse(ready=is_ready)
 
     async def metadata(self, context: Context) -> Any:
         """Name the server."""
+        self._count_without_key(context)
         return messages.ServerMetadataResponse(
             name="mimonets", version=installed("mimonets"), extensions=EXTENSIONS
         )
@@ -210,14 +233,12 @@ class Service:
         remaining = context.time_remaining()
         with CountedRequest(server, "", _metadata(context)) as counted:
             async with self._content(context) as (content, tenant):
-                decode = partial(self._decode, content, counted)
-                if len(content) <= BINARY_ON_LOOP:
-                    request, found, header, inputs = decode()
-                else:
-                    until = begun + server.settings.body_timeout
-                    request, found, header, inputs = await server.decoders.run(
-                        tenant.name, until, _never, lambda check: decode()
-                    )
+                request, found, header, inputs = await server.decoders.run(
+                    tenant.name,
+                    begun + server.settings.body_timeout,
+                    lambda check: self._decode(content, counted),
+                    at_once=len(content) <= BINARY_ON_LOOP,
+                )
             options = header.options
             if remaining is not None and remaining < LONGEST:
                 options = replace(options, timeout=min(remaining, options.timeout or remaining))
@@ -253,6 +274,9 @@ class Service:
         inputs = read_inputs(header, raw, spec, takes_short=found.network.takes_short)
         return request, found, header, inputs
 
+    def _count_without_key(self, context: Context) -> None:
+        _count(self._calls_without_key, context.peer().rpartition(":")[0], context)
+
     async def _read(self, kind: Any, context: Context) -> tuple[Any, Tenant]:
         """Read the message of a call; returns it, and who sent it."""
         async with self._content(context) as (content, tenant):
@@ -262,16 +286,24 @@ class Service:
     async def _content(self, context: Context) -> AsyncIterator[tuple[bytes, Tenant]]:
         """Receive the bytes of a message, and say whose they are; counted while they are used."""
         tenant = find_tenant(self._server, _metadata(context))
+        _count(self._calls, tenant.name, context)
         with Body(self._server.bodies, tenant.name) as body:
             yield await body.read(partial(self._receive, context, tenant), {}, self.longest), tenant
 
     async def _receive(self, context: Context, tenant: Tenant) -> dict[str, Any]:
         """Receive the message of a call like the body of a request, once there is room."""
-        async with self._turns.take(tenant.name, self._server.clock() + LONGEST):
+        async with self._turns.take(tenant.name):
             content = await context.read()
         if content is grpc.aio.EOF:
             raise RequestError(400, "The call ended without a message.")
         return {"type": "http.request", "body": content}
+
+
+def _count(calls: Budget, who: str, context: Context) -> None:
+    """Count a call until it has ended, or refuse it."""
+    calls.check(who, 1)
+    calls.add(who, 1)
+    context.add_done_callback(lambda _: calls.add(who, -1))
 
 
 def _parse(kind: Any, content: bytes) -> Any:
@@ -287,11 +319,6 @@ def _metadata(context: Context) -> dict[bytes, bytes]:
         name.encode(): value if isinstance(value, bytes) else value.encode("latin-1", "replace")
         for name, value in context.invocation_metadata() or ()
     }
-
-
-async def _never() -> None:
-    """Wait for a client that leaves: gRPC cancels its call itself."""
-    await asyncio.Event().wait()
 
 
 def _as_json(request: Any) -> tuple[bytes, dict[str, Any]]:

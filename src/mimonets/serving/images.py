@@ -17,8 +17,8 @@ import numpy as np
 
 from mimonets._extras import install_line
 from mimonets._inputs import InputSpec
+from mimonets.serving.errors import RequestError
 from mimonets.serving.operating_points import Array
-from mimonets.serving.request_options import RequestError
 
 MOST_PARTS = 20_000  # chunks of a PNG file, segments of a JPEG file
 MOST_SCANS = 100  # of a JPEG file; cameras and editors write about ten

@@ -17,8 +17,8 @@ import orjson
 from fastapi import FastAPI
 
 from mimonets.serving.bodies import Body, Receive
+from mimonets.serving.errors import RequestError
 from mimonets.serving.protocol import decode_request, encode_response, largest_body
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import CountedRequest, Server
 from mimonets.serving.tenants import Tenant
 
@@ -152,13 +152,13 @@ async def infer(
                     takes_short=found.network.takes_short,
                     max_inputs=settings.max_inputs,
                 )
-                if len(content) <= (ON_LOOP if length is None else BINARY_ON_LOOP):
-                    header, inputs = decode()
-                else:
-                    until = begun + settings.body_timeout
-                    header, inputs = await server.decoders.run(
-                        tenant.name, until, leaves, lambda check: decode()
-                    )
+                header, inputs = await server.decoders.run(
+                    tenant.name,
+                    begun + settings.body_timeout,
+                    lambda check: decode(),
+                    leaves,
+                    at_once=len(content) <= (ON_LOOP if length is None else BINARY_ON_LOOP),
+                )
             request = await server.answer(found, inputs, header.options, tenant, leaves, begun)
     except RequestError as problem:
         return problem.status, error_headers(problem), write_error(problem)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from mimonets._inputs import InputSpec
+from mimonets.serving.errors import RequestError
 from mimonets.serving.networks import PADDING
 from mimonets.serving.operating_points import Array
-from mimonets.serving.request_options import RequestError
 
 LARGEST_VALUE = 1000.0  # of images whose mean and deviation are not known
 

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
 from math import inf
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from mimonets.serving.jobs import Job
@@ -111,10 +111,10 @@ class Metrics:
         offered = sum(1 for _ in takewhile(lambda when: when >= since, reversed(self._offered)))
         found = {"offered": offered / seconds, "throughput": len(recent) / seconds}
         if recent:
-            latencies = np.array([entry[1] for entry in recent])
-            found["p50_ms"] = float(1000 * np.percentile(latencies, 50))
-            found["p99_ms"] = float(1000 * np.percentile(latencies, 99))
-            found["active_streams"] = float(np.mean([entry[2] for entry in recent]))
+            latencies = sorted(entry[1] for entry in recent)
+            found["p50_ms"] = 1000 * latencies[len(latencies) // 2]
+            found["p99_ms"] = 1000 * latencies[99 * len(latencies) // 100]
+            found["active_streams"] = fmean(entry[2] for entry in recent)
         self._window_at, self._window = now, found
         return found
 

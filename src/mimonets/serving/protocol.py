@@ -13,11 +13,12 @@ import orjson
 
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
+from mimonets.serving.errors import RequestError
 from mimonets.serving.input_checks import check_inputs, flatten, numbers_of
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import VALUES, Network
 from mimonets.serving.operating_points import Array
-from mimonets.serving.request_options import RequestError, RequestOptions, is_count, read_options
+from mimonets.serving.request_options import RequestOptions, is_count, read_options
 
 PER_NUMBER, BESIDE = 40, 2**16  # bytes of JSON: of one number, and of everything else together
 EXTENSIONS = ("binary_tensor_data", "classification", "model_repository")

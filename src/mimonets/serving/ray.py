@@ -21,6 +21,7 @@ ONGOING = 1000  # requests of one replica; it refuses by itself what it cannot a
 LOAD = 0.8  # fraction of its slow capacity that a replica should be busy with
 GRACE = 30.0  # seconds to answer what is queued when a replica goes
 HEALTH_PERIOD = 2  # seconds; a replica tells its numbers as often
+PATIENCE = 4  # seconds for the numbers of the others; a check of health may take 5
 FORGOTTEN = 5 * HEALTH_PERIOD  # seconds after which a silent replica is left out
 
 _server: Server | None = None  # the one of this process, a replica
@@ -59,7 +60,7 @@ class AllReplicas:
             board: Any = ray.remote(Board).options(
                 name=name, namespace="mimonets", get_if_exists=True, num_cpus=0
             )
-            found = ray.get(board.remote().exchange.remote(replica, own), timeout=HEALTH_PERIOD)
+            found = ray.get(board.remote().exchange.remote(replica, own), timeout=PATIENCE)
         except ray.exceptions.RayError:
             found = {replica: own}
         return merge(found)

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from mimonets._messages import short
+from mimonets.serving.errors import RequestError
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.operating_points import Array
 from mimonets.serving.policy import Policy
@@ -22,14 +23,6 @@ PARAMETERS = (
     "superpose",
 )
 MOST_NAMES = 100  # that are looked at for misspelt ones: a request may hold a million
-
-
-class RequestError(Exception):
-    """A request that cannot be answered, with its HTTP status."""
-
-    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.retry_after = status, retry_after
 
 
 @dataclass(frozen=True)

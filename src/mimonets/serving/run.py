@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 import sys
 import warnings
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
 from ipaddress import ip_address
 from types import FrameType
 from typing import Any
@@ -14,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from mimonets.serving.app import make_app
-from mimonets.serving.connections import connection_class
+from mimonets.serving.connections import allowed_connections, connection_class
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.serving.site import add_site
 
@@ -46,6 +50,13 @@ def freeze_loaded_objects() -> None:
     if gc.get_freeze_count() == 0:  # later, a whole pass would make requests late
         gc.collect()
     gc.freeze()
+
+
+def import_ahead() -> None:
+    """Import what the first request of a kind would: that takes the loop some tens of ms."""
+    import_module("anyio._backends._asyncio")
+    with contextlib.suppress(ImportError):  # Pillow is optional
+        import_module("PIL.Image").preinit()
 
 
 class _Runner(uvicorn.Server):
@@ -114,13 +125,13 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def make_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
-    """Say how HTTP is served."""
+def make_config(app: Any, settings: ServerSettings, most: int) -> uvicorn.Config:
+    """Say how HTTP is served, on so many connections."""
     return uvicorn.Config(
         app,
-        http=connection_class(settings.header_timeout, settings.max_connections),
+        http=connection_class(settings.header_timeout, most),
         ws="none",
-        log_level="warning",
+        log_level="error",  # at a line for each malformed request, clients could fill a disk
         access_log=False,
         timeout_graceful_shutdown=GRACE,
         server_header=False,
@@ -140,8 +151,17 @@ def run_server(
     check_host(host, server)
     app = make_app(server, wait=False)
     add_site(app, server, demo)
-    config = make_config(app, server.settings)
+    most = allowed_connections(server.settings.max_connections)
+    open_calls = None
+    if grpc_port is not None:
+        from mimonets.serving.grpc import start_grpc
+
+        open_calls = partial(start_grpc, server, host, grpc_port, most // 3)
+        most -= most // 3
+    config = make_config(app, server.settings, most)
     runner = _Runner(config, server, listen(host, port))
+    import_ahead()
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     # Once, not in the threads that decode: the state of warnings belongs to the whole process.
     warnings.filterwarnings("ignore", module="PIL")
     server.on_load = freeze_loaded_objects
@@ -149,7 +169,7 @@ def run_server(
     # The loop and the inference thread take turns; by default a turn may last 5 ms.
     sys.setswitchinterval(0.0005)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as loop:  # uvloop where it is
-        loop.run(_serve(runner, server, demo, (host, grpc_port)))
+        loop.run(_serve(runner, server, demo, open_calls))
     if server.failure is not None:
         raise server.failure
 
@@ -158,7 +178,7 @@ async def _serve(
     runner: _Runner,
     server: Server,
     demo: Any,
-    grpc_address: tuple[str, int | None] = ("", None),
+    open_calls: Callable[[], Awaitable[Any]] | None = None,
 ) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
@@ -179,12 +199,10 @@ async def _serve(
     with contextlib.suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
         loop.add_signal_handler(signal.SIGHUP, start_reload)
     calls: list[Any] = []
-    host, grpc_port = grpc_address
-    if grpc_port is not None:
-        from mimonets.serving.grpc import start_grpc
+    if open_calls is not None:
 
         async def start_calls() -> None:
-            calls.append((await start_grpc(server, host, grpc_port))[0])
+            calls.append((await open_calls())[0])
 
         server.on_loaded = start_calls
     try:

@@ -10,15 +10,16 @@ from typing import Any
 
 from mimonets._config import Config, integer
 from mimonets._messages import did_you_mean, first_line, short
-from mimonets.serving.batcher import Batcher, NotFiniteError, RefusedError
+from mimonets.serving.batcher import Batcher, NotFiniteError
 from mimonets.serving.bodies import Bodies
 from mimonets.serving.decoders import Decoders
+from mimonets.serving.errors import RequestError
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
 from mimonets.serving.operating_points import Array, ServedPoint
 from mimonets.serving.policy import Policy, PolicySettings
-from mimonets.serving.request_options import RequestError, RequestOptions, make_request
+from mimonets.serving.request_options import RequestOptions, make_request
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.worker import Worker, resolve
 
@@ -114,7 +115,7 @@ class Server:
 
     def queued(self) -> int:
         """Count the inputs that wait."""
-        return sum(len(queue.waiting) for queue in self.batcher.queues)
+        return self.batcher.inputs.held
 
     async def start(self, *, wait: bool = True) -> None:
         """Start the inference thread and load all models, one after the other."""
@@ -231,10 +232,7 @@ class Server:
         if request.deadline <= now:
             raise RequestError(504, "The deadline passed before all of the request was there.")
         request.future = asyncio.get_running_loop().create_future()
-        try:
-            timer = self.worker.submit(request)
-        except RefusedError as error:
-            raise RequestError(429, str(error), error.retry_after) from None
+        timer = self.worker.submit(request)
         try:
             await self._wait(request, client_leaves)
         finally:

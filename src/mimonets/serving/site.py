@@ -13,8 +13,8 @@ from starlette.responses import StreamingResponse
 from mimonets._messages import short
 from mimonets.serving.app import authorise, json_response
 from mimonets.serving.bodies import Body
+from mimonets.serving.errors import RequestError
 from mimonets.serving.protocol import read_json
-from mimonets.serving.request_options import RequestError
 from mimonets.serving.server import Server
 
 FOLDER = Path(__file__).parent / "page"

@@ -1,7 +1,7 @@
 """TrainConfig: everything that decides how a model is trained. MIMONets, appendices E and F."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -113,11 +113,7 @@ class TrainConfig(Config):
     recalibrate_batches: int = integer(8, least=0)
 
     def __post_init__(self) -> None:
-        """Check all settings; what JSON or YAML wrote as text or lists gets its type back."""
-        for name in ("momentum", "betas", "lr_ends"):
-            value = getattr(self, name)
-            if isinstance(value, Sequence) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))
+        """Check all settings; numbers of streams that JSON wrote as text become numbers."""
         if isinstance(self.modes, Mapping):
             modes = {
                 int(mode) if str(mode).isdigit() else mode: p for mode, p in self.modes.items()

@@ -47,9 +47,10 @@ def listening_for_stop() -> Iterator[list[int]]:
 
 
 class Bar:
-    """A bar with loss, accuracy, inputs per second and time left; a line per epoch elsewhere."""
+    """A bar with loss, accuracy, inputs per second and time left; lines of epochs elsewhere."""
 
     refresh_seconds = 0.5  # reading the loss waits for the device, so not at every step
+    line_seconds = 10.0  # of short epochs only some get a line, the first and the last among them
 
     def __init__(self, done: int, total: int, *, show: bool) -> None:
         from rich.console import Console
@@ -69,7 +70,7 @@ class Bar:
             disable=not self._shown,
         )
         self._task = self._progress.add_task("train", completed=done, total=total, numbers="")
-        self._next = 0.0
+        self._next = self._next_line = 0.0
 
     def due(self) -> bool:
         """Tell whether it is time to show new numbers."""
@@ -83,7 +84,9 @@ class Bar:
     def end_epoch(self, row: dict[str, Any]) -> None:
         """Show the numbers of an epoch; where there is no terminal, as a line."""
         self.show(row["step"], row["loss"], row["accuracy"], row["inputs_per_second"])
-        if self._writes_lines:
+        is_due = row["step"] == self._total or time.monotonic() >= self._next_line
+        if self._writes_lines and is_due:
+            self._next_line = time.monotonic() + self.line_seconds
             print(epoch_line(row, self._total), file=sys.stderr, flush=True)
 
     def __enter__(self) -> "Bar":

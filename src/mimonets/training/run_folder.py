@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from mimonets._files import not_written, what_it_is, write_safely, write_text
+from mimonets._files import not_written, what_it_is, write_json, write_safely, write_text
 from mimonets.checkpoints import save
 from mimonets.checkpoints.checkpoint import upgrade_settings, write_weights
 from mimonets.evaluation.provenance import environment
@@ -176,7 +176,7 @@ class RunFolder:
         self.checkpoint.parent.mkdir(exist_ok=True)
         where = self.folder / "environment.json"
         if not where.exists():
-            write_text(where, json.dumps(environment(), indent=2) + "\n")
+            write_json(where, environment())
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Copy the state and write it in the background; the last two checkpoints are kept.
@@ -292,8 +292,7 @@ class RunFolder:
         self.flush()
         self._finished = True
         if self.writes:
-            text = json.dumps(result.as_dict(), indent=2) + "\n"
-            write_text(self.folder / "result.json", text)
+            write_json(self.folder / "result.json", result.as_dict())
 
     def result(self) -> TrainResult | None:
         """Read what came out of the run; None if it has not finished."""

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.files import Remote, cached, data_dir, find_or_fetch, fingerprint
 from mimonets.data.sets import ImageSet, SequenceSet, Splits
 from mimonets.data.unpack import Arrays, damaged, named_files, reading

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from mimonets._extras import need
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DIGITS, DataSet
+from mimonets.data.config import DIGITS, DataConfig, DataSet
 from mimonets.data.images.augment import centre_crop
 from mimonets.data.sets import ImageSet, Splits, hold_out
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DIGITS, DataSet
+from mimonets.data.config import DIGITS, DataConfig, DataSet
 from mimonets.data.files import Remote, find_or_fetch
 from mimonets.data.sets import ImageSet, Splits
 from mimonets.data.unpack import damaged, most_bytes, open_binary, reading

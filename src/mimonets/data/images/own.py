@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from mimonets._show import progress
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.images.reading import ENDINGS, Array, read_image
 from mimonets.data.sets import ImageSet, Splits, hold_out
 from mimonets.data.unpack import load_arrays, reading

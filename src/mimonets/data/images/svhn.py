@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from mimonets._extras import need
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DIGITS, DataSet
+from mimonets.data.config import DIGITS, DataConfig, DataSet
 from mimonets.data.files import Remote, find_or_fetch
 from mimonets.data.sets import ImageSet, Splits
 from mimonets.data.unpack import damaged, most_bytes, reading

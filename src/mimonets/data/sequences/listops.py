@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from mimonets._show import progress
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DIGITS, DataSet
+from mimonets.data.config import DIGITS, DataConfig, DataSet
 from mimonets.data.files import cached, data_dir, find, fingerprint
 from mimonets.data.sequences.listops_trees import CLOSE, OPERATORS, sample_trees
 from mimonets.data.sets import SPLITS, SequenceSet, Splits

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from mimonets._show import progress
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.files import cached, data_dir, find, fingerprint
 from mimonets.data.images.reading import read_image
 from mimonets.data.sequences.snakes import draw_images

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.interface import IGNORED
 from mimonets.data.sets import SequenceSet, Splits
 

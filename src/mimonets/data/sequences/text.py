@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from mimonets._show import progress
-from mimonets.data.config import DataConfig
-from mimonets.data.dataset import DataSet
+from mimonets.data.config import DataConfig, DataSet
 from mimonets.data.files import Remote, cached, data_dir, find, find_or_fetch, fingerprint
 from mimonets.data.sets import SequenceSet, Splits
 from mimonets.data.unpack import Arrays, archive_files, damaged, named_files, open_binary, reading

@@ -37,13 +37,6 @@ class SlimmableWideResNetConfig(WideResNetConfig):
     widths: tuple[float, ...] = (1.0, 0.5, 0.25)  # of each point: fraction of the feature maps
     shrinks: tuple[int, ...] = (1, 1, 1)  # of each point: pixels per side averaged to one
 
-    def __post_init__(self) -> None:
-        """Check all settings; lists read from JSON or YAML become tuples."""
-        for name in ("widths", "shrinks"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        super().__post_init__()
-
     @property
     def operating_points(self) -> tuple[OperatingPoint, ...]:
         """A way to run for each width and resolution, in the order of the lists."""

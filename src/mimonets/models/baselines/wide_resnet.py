@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mimonets._config import Config, is_integer, size
+from mimonets._device import keep_layout
 from mimonets.layers import (
     ActivationName,
     BatchNorm2d,
@@ -162,10 +163,16 @@ class Trunk(nn.Module):
     Args:
         num_streams: modes to keep statistics for.
         private_stages: the first stages, which :meth:`before` runs for every input by itself.
+        lanes: how many equal parts, side by side, the other stages start as.
     """
 
     def __init__(
-        self, config: WideResNetConfig, num_streams: int = 1, *, private_stages: int = 0
+        self,
+        config: WideResNetConfig,
+        num_streams: int = 1,
+        *,
+        private_stages: int = 0,
+        lanes: int = 1,
     ) -> None:
         super().__init__()
         blocks = []
@@ -177,9 +184,11 @@ class Trunk(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.final = NormAct(config, maps_in, num_streams) if config.final_norm else None
         self.pool = GridPool2d(config.pool)
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                init_convolution(layer, dirac=config.dirac_init)
+        for number, block in enumerate(self.blocks):
+            for layer in block.modules():
+                if isinstance(layer, nn.Conv2d):
+                    parts = 1 if number < self.private_blocks else lanes
+                    init_convolution(layer, dirac=config.dirac_init, lanes=parts)
 
     def before(self, x: Tensor) -> Tensor:
         """Run the private stages: (b, c, h, w) -> (b, c', h', w')."""
@@ -197,6 +206,7 @@ class Trunk(nn.Module):
             x = block(x)
         if self.final is not None:
             x = self.final(x)
+        x = keep_layout(x)
         maps = x if split is None else split(x)
         if maps.ndim == 4:
             return self.pool(maps).flatten(1)
