@@ -132,6 +132,36 @@ def engines_digits_table():
     return table([*header, "times as fast as eager"], rows)
 
 
+def engines_small_table():
+    """The demo's networks in every engine."""
+    found = {}
+    for row in result("bench-engines")["small"]:
+        if "64" not in row["network"]:
+            cells = [f"{row['milliseconds']:.2f}", f"{row['over_plain']['median']:.2f}"]
+            found.setdefault((row["engine"], row["network"]), []).extend(cells)
+    rows = [[f"`{engine_name(engine)}`", name, *cells] for (engine, name), cells in found.items()]
+    header = ["engine", "network", "batch 4, ms", "× plain", "batch 64, ms", "× plain"]
+    return table(header, rows, left=2)
+
+
+def engines_many_table():
+    """Sixty-four images per pass."""
+    found = {}
+    for row in result("bench-engines")["small"]:
+        if "64" in row["network"]:
+            found.setdefault((row["engine"], row["batch_size"]), {})[row["network"]] = row
+    rows = [
+        [
+            f"`{engine_name(engine)}`",
+            str(size),
+            *(f"{row[name]['milliseconds']:.2f}" for name in ("64 keys", "plain for 64")),
+            f"{row['64 keys']['over_plain']['median']:.1f}",
+        ]
+        for (engine, size), row in sorted(found.items(), key=lambda pair: pair[0][1])
+    ]
+    return table(["engine", "per call", "64 keys, ms", "plain, ms", "times as fast"], rows)
+
+
 def engines_compiled_table():
     """torch.compile against eager."""
     names = {"wideresnet": "WideResNet-28-10", "mimoconv": "MIMOConv-28-10, 4 active"}
@@ -241,6 +271,7 @@ def conditions_table():
             ("large", "the same, larger batch", str(engines["large"]["batch_size"])),
             ("compiled", "`torch.compile`", "16"),
             ("digits", "digits network", "4"),
+            ("small", "the demo's networks, 64 keys", "4, 64; 64, 256"),
             ("memory", "memory", "one group"),
             ("former", "MIMOFormer, engines", "per call in the table"),
         )
@@ -890,6 +921,8 @@ PLACES = {
         engines_table,
         engines_memory_table,
         engines_digits_table,
+        engines_small_table,
+        engines_many_table,
         engines_compiled_table,
         engines_accuracy_table,
         engines_former_table,

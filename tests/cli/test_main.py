@@ -100,6 +100,17 @@ def test_cost_prints_both_conventions_as_table_and_json(capsys):
     assert round(mode["paper"]["total"] / 1e6) == 1339
 
 
+def test_cost_is_looked_up_where_only_training_changes(capsys, monkeypatch):
+    def count(config, points):
+        raise AssertionError("counted")
+
+    monkeypatch.setattr("mimonets.evaluation.count_points", count)
+    setting = ("cost", "digits-mimoconv-n4", "--set")
+    assert run(capsys, *setting, "train.epochs=3")[0] == 0
+    with pytest.raises(AssertionError, match="counted"):
+        run(capsys, *setting, "model.width=3")
+
+
 def test_cost_of_a_saved_model(capsys, tmp_path):
     mn.save(mn.WideResNet(mn.WideResNetConfig(depth=10, width=1)), tmp_path)
     code, out, _ = run(capsys, "cost", str(tmp_path))

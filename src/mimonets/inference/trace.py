@@ -124,7 +124,8 @@ def _fix_shapes(graph: Any) -> None:
     import onnx_ir as ir
 
     for node in list(graph):
-        if node.op_type == "Slice" and _takes_all(node):
+        last = node.outputs[0].is_graph_output()
+        if node.op_type == "Slice" and not last and _takes_all(node):
             ir.convenience.replace_all_uses_with(node.outputs, node.inputs[:1])
         if node.op_type != "Reshape" or not (sizes := node.outputs[0].shape) or 0 in sizes:
             continue
@@ -139,7 +140,7 @@ def _fix_shapes(graph: Any) -> None:
             continue
         while 0 not in wanted and (above := source.producer()) and above.op_type == "Reshape":
             source = above.inputs[0]
-        if source.shape == sizes:
+        if source.shape == sizes and not last:
             ir.convenience.replace_all_uses_with(node.outputs, [source])
             continue
         shape = ir.Value(name=f"{node.name}.shape", const_value=ir.tensor(wanted))
@@ -158,39 +159,30 @@ def _takes_all(node: Any) -> bool:
 
 
 def _split_prelus(graph: Any) -> None:
-    r"""Write PReLUs of images as :math:`\max(x, 0) + (-b) \max(-x, 0)`.
+    r"""Write every PReLU as two ReLUs: :math:`\max(x, 0) - b \max(-x, 0)`.
 
     ONNX Runtime's PRelu took half of the time of a network. OpenVINO makes a PReLU of these again,
-    which it joins to the convolution. In a small network the two products are batch norms: ONNX
-    Runtime then stays in the blocked layout of its convolutions; see :func:`plain_products`.
+    which it joins to the convolution. In a small network both products, by -1 and by -b, are batch
+    norms: ONNX Runtime then stays in the blocked layout of its convolutions. Other runtimes get
+    :func:`plain_products`.
     """
     import onnx_ir as ir
 
-    weights = sum(value.const_value.nbytes for value in graph.initializers.values())
+    small = sum(value.const_value.nbytes for value in graph.initializers.values()) <= SMALL
     for node in [node for node in graph if node.op_type == "PRelu"]:
         x, slopes = node.inputs
-        if x.shape is None or len(x.shape) != 4 or slopes.const_value is None:
-            continue
-        b = np.broadcast_to(slopes.const_value.numpy().ravel(), (x.shape[1],))
-
-        def product(x: Any, part: str, factors: Any, name: str = node.name) -> Any:
-            numbers = {"factors": factors.reshape(-1, 1, 1)}
-            if weights <= SMALL:
-                zeros, ones = np.zeros_like(factors), np.ones_like(factors)
-                numbers = {"factors": factors, "bias": zeros, "mean": zeros, "variance": ones}
-            values = []
-            for what, tensor in numbers.items():
-                value = ir.Value(name=f"{name}.{part}.{what}", const_value=ir.tensor(tensor.copy()))
-                graph.register_initializer(value)
-                values.append(value)
-            if weights > SMALL:
-                return ir.node("Mul", [x, *values])
-            return ir.node("BatchNormalization", [x, *values], {"epsilon": 0.0})
-
-        above, negated = ir.node("Relu", [x]), product(x, "negated", -np.ones_like(b))
-        below = ir.node("Relu", negated.outputs)
-        scaled = product(below.outputs[0], "scaled", -b)
-        last = ir.node("Add", [above.outputs[0], scaled.outputs[0]])
+        above = ir.node("Relu", [x])
+        if small and slopes.const_value and x.shape is not None and len(x.shape) == 4:
+            b = np.broadcast_to(slopes.const_value.numpy().ravel(), (x.shape[1],))
+            negated = _batch_norm(graph, x, -np.ones_like(b), f"{node.name}.negated")
+            below = ir.node("Relu", negated.outputs)
+            scaled = _batch_norm(graph, below.outputs[0], -b, f"{node.name}.scaled")
+            last = ir.node("Add", [above.outputs[0], scaled.outputs[0]])
+        else:
+            negated = ir.node("Neg", [x])
+            below = ir.node("Relu", negated.outputs)
+            scaled = ir.node("Mul", [below.outputs[0], slopes])
+            last = ir.node("Sub", [above.outputs[0], scaled.outputs[0]])
         new = [above, negated, below, scaled, last]
         for part, one in zip(("above", "negated", "below", "scaled", "prelu"), new, strict=True):
             one.name = one.outputs[0].name = f"{node.name}.{part}"  # the quantiser needs names
@@ -199,18 +191,42 @@ def _split_prelus(graph: Any) -> None:
         )
 
 
+def _batch_norm(graph: Any, x: Any, factors: Any, name: str) -> Any:
+    """Make a batch norm that multiplies feature maps by factors and does nothing else."""
+    import onnx_ir as ir
+
+    zeros, ones = np.zeros_like(factors), np.ones_like(factors)
+    numbers = {"factors": factors, "bias": zeros, "mean": zeros, "variance": ones}
+    values = [
+        ir.Value(name=f"{name}.{what}", const_value=ir.tensor(each))
+        for what, each in numbers.items()
+    ]
+    for value in values:
+        graph.register_initializer(value)
+    return ir.node("BatchNormalization", [x, *values], {"epsilon": 0.0})
+
+
 def plain_products(source: Path) -> Any:
-    """Load an ONNX graph with products where a PReLU has batch norms for ONNX Runtime."""
+    """Load an ONNX graph without the batch norms that PReLUs have for ONNX Runtime's sake."""
     import onnx
+    from onnx import numpy_helper
 
     model = onnx.load(source)
     values = {value.name: value for value in model.graph.initializer}
+    nodes = {node.name: node for node in model.graph.node}
     for node in model.graph.node:
-        if node.op_type == "BatchNormalization" and node.name.endswith((".negated", ".scaled")):
-            factors = values[node.input[1]]
-            factors.dims.extend([1, 1])  # as one axis they are a column
-            node.op_type = "Mul"
-            del node.input[2:], node.attribute[:]
+        if node.op_type != "BatchNormalization" or not node.name.endswith((".negated", ".scaled")):
+            continue
+        name, _, part = node.name.rpartition(".")
+        if part == "negated":
+            node.op_type = "Neg"
+            del node.input[1:], node.attribute[:]
+            continue
+        factors = values[node.input[1]]
+        slopes = -numpy_helper.to_array(factors).reshape(-1, 1, 1)
+        factors.CopyFrom(numpy_helper.from_array(slopes, factors.name))
+        node.op_type, nodes[f"{name}.prelu"].op_type = "Mul", "Sub"
+        del node.input[2:], node.attribute[:]
     return model
 
 
