@@ -33,21 +33,24 @@ LONGEST = 1000  # bytes that say the demo's load
 
 def add_site(app: FastAPI, server: Server, demo: Any = None) -> None:
     """Add the page and its live numbers; with a `mimonets.loadtest.demo.DemoLoad` also its load."""
-
-    def serve_file(name: str) -> Response:
-        path = FOLDER / name
-        media = f"{KINDS[path.suffix]}; charset=utf-8"
-        return Response(path.read_bytes(), media_type=media, headers=SAFE)
+    # Made once: reading a file would hold up all other requests.
+    files = {
+        path.name: Response(
+            path.read_bytes(), media_type=f"{KINDS[path.suffix]}; charset=utf-8", headers=SAFE
+        )
+        for path in FOLDER.iterdir()
+        if path.suffix in KINDS
+    }
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        return serve_file("index.html")
+        return files["index.html"]
 
     @app.get("/page/{name}", include_in_schema=False)
     async def page(name: str) -> Response:
-        if name not in {path.name for path in FOLDER.iterdir() if path.suffix in KINDS}:
+        if name not in files:
             raise RequestError(404, "There is no such file.")
-        return serve_file(name)
+        return files[name]
 
     @app.get("/v1/events")
     async def events(request: Request) -> Response:
