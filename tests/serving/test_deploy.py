@@ -1,6 +1,5 @@
 """The container file and the KServe manifest fit the package, as far as that shows without them."""
 
-import argparse
 import json
 import shlex
 import tomllib
@@ -8,7 +7,7 @@ import tomllib
 import pytest
 import yaml
 
-from mimonets.cli import serve
+from mimonets.cli.main import make_parser
 from results_files import ROOT
 from serving.fakes import make_app, make_server
 
@@ -17,9 +16,7 @@ KSERVE = ROOT / "deploy" / "kserve.yaml"
 
 
 def parsed(words):
-    parser = argparse.ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
-    return parser.parse_args(["serve", *words])
+    return make_parser().parse_args(["serve", *words])
 
 
 def instructions():

@@ -160,18 +160,18 @@ def test_no_tenant_takes_all_decoders_and_the_threads_are_free_when_clients_leav
 
         soon = time.monotonic() + 30
         gone = asyncio.Event()
-        bad = [asyncio.create_task(decoders.run("bad", soon, gone.wait, endless)) for _ in range(5)]
+        bad = [asyncio.create_task(decoders.run("bad", soon, endless, gone.wait)) for _ in range(5)]
         await asyncio.to_thread(started.wait)
-        assert await decoders.run("good", soon, never, lambda check: 7) == 7
+        assert await decoders.run("good", soon, lambda check: 7, never) == 7
         with pytest.raises(RequestError, match="deadline passed") as caught:  # behind its own
-            await decoders.run("bad", time.monotonic() + 0.02, never, lambda check: 7)
+            await decoders.run("bad", time.monotonic() + 0.02, lambda check: 7, never)
         assert caught.value.status == 504
         with pytest.raises(RequestError, match="deadline passed"):  # while it runs
-            await decoders.run("good", time.monotonic() + 0.02, never, endless)
+            await decoders.run("good", time.monotonic() + 0.02, endless, never)
         gone.set()
         ended = await asyncio.gather(*bad, return_exceptions=True)
         assert [error.status for error in ended] == [499] * 5
-        assert await decoders.run("bad", soon, never, lambda check: 8) == 8
+        assert await decoders.run("bad", soon, lambda check: 8, never) == 8
         decoders.stop()
 
     asyncio.run(asyncio.wait_for(main(), 20))
