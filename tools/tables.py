@@ -757,6 +757,12 @@ CLAIMS = (
         "CIFAR-10 scaled down, keys, lost from one to two images",
     ),
     Claim(
+        "The same after three epochs at 24x24, keys by our recipe",
+        "keys-cpu",
+        "N=2 - N=1, by our recipe",
+        "the same after three epochs at 24x24, our recipe",
+    ),
+    Claim(
         "CIFAR-10, accuracy lost from one to four images per pass",
         "cifar-regime",
         "N=4 - N=1",

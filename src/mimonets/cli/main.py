@@ -27,7 +27,7 @@ examples:
   mimonets bounds plan --dim 64 --streams 4        what a width carries, by the paper's theorems
   mimonets demo                                    train and compare, in two minutes, offline
   mimonets reproduce                               the paper's tables and figures, ours beside them
-  mimonets serve runs/demo/digits-writers-mimoconv-ours      chooses the superposition by load
+  mimonets serve runs/demo/digits-writers-mimoconv-narrow    chooses the superposition by load
 """
 
 COMMANDS = (  # each is a file here; in this order --help lists them

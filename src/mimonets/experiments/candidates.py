@@ -387,11 +387,7 @@ def compare(
     """
     numbers: dict[str, float | None] = {"batch_size": batch_size, "workers": workers, "lr": lr}
     numbers |= {"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds}
-    for name, value in numbers.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} must be a number above 0.")
-    if speed is not None and macs is not None:
-        raise ValueError("speed and macs are two aims: give one of them.")
+    _check_numbers(numbers)
     if not streams or min(streams) < 2:
         raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network
@@ -446,6 +442,14 @@ def compare(
     write_text(folder / "compare.json", json.dumps(result, indent=2))
     plot(rows, folder / "compare.png")
     return result
+
+
+def _check_numbers(numbers: Mapping[str, float | None]) -> None:
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name}={value!r} must be a number above 0.")
+    if numbers["speed"] is not None and numbers["macs"] is not None:
+        raise ValueError("speed and macs are two aims: give one of them.")
 
 
 def _resumed_steps(folder: Path, plan: Mapping[str, Any]) -> int | None:

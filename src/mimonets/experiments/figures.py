@@ -399,5 +399,5 @@ def _colours(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 def _markers(groups: Iterable[str]) -> dict[str, str]:
     """Choose a marker for every group, by what it adds to its family."""
     added = {group: group.partition(" + ")[2] for group in groups}
-    markers = dict(zip(dict.fromkeys(["", *added.values()]), "oPx^v", strict=False))
+    markers = dict(zip(dict.fromkeys(["", *added.values()]), "oP^vs", strict=False))
     return {group: markers.get(what, "D") for group, what in added.items()}
