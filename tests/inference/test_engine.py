@@ -131,7 +131,7 @@ def test_many_threads_may_call_at_once(exported, small_conv, backend):
 def test_onnxruntime_answers_large_networks_in_pieces_that_fit_the_cache(
     exported, small_conv, monkeypatch, active, sizes
 ):
-    monkeypatch.setattr("mimonets.inference.onnx_runtime.SMALL", 0)  # so this one is large
+    monkeypatch.setattr("mimonets.inference.manifest.SMALL", 0)  # so this one is large
     monkeypatch.setattr("mimonets.inference.onnx_runtime.PIECE", 4)
     engine = Engine(exported, "onnxruntime", threads=1)
     seen = []

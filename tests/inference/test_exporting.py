@@ -163,7 +163,7 @@ def test_all_modes_share_one_file_of_weights(exported, small_conv):
     weights = sum(p.numel() * 4 for p in small_conv.parameters() if p.numel() * 4 >= trace.LARGE)
     assert (exported / "weights.bin").stat().st_size < 1.5 * weights + 60_000
     for mode in (1, 2, 3):
-        assert (exported / f"mode-{mode}.onnx").stat().st_size < 30_000
+        assert (exported / f"mode-{mode}.onnx").stat().st_size < 40_000
 
 
 def test_the_manifest_names_every_file_and_how_it_was_made(exported):

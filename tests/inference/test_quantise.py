@@ -143,8 +143,8 @@ def test_layers_that_share_a_bias_get_one_each_under_names_that_are_free():
 
 @pytest.mark.parametrize(("highest", "kind"), [(1.0, "Max"), (1.5, "Sub")])
 def test_prelus_become_one_maximum_where_no_slope_is_above_one(highest, kind, tmp_path):
-    config = WideResNetConfig(depth=10, width=1, num_classes=3, in_channels=1, activation="prelu")
-    model = WideResNet(config).eval()
+    small = {"depth": 10, "width": 1, "num_classes": 3, "in_channels": 1, "image_size": 8}
+    model = WideResNet(WideResNetConfig(**small, activation="prelu")).eval()
     for name, weight in model.named_parameters():
         if name.endswith("activation.weight"):
             torch.nn.init.uniform_(weight, -0.5, highest)

@@ -67,8 +67,8 @@ def run(args: Namespace) -> None:
         )
         return
     active = args.active_streams or model.num_streams
-    names = ("file", "class", "probability", "or")
-    table = make_table(f"{args.model}, {active} inputs per pass", names, words=(0, 1, 3))
+    columns = ("file", "class", "probability", "or")
+    table = make_table(f"{args.model}, {active} inputs per pass", columns, words=(0, 1, 3))
     for name, (best, *others) in zip(names, found, strict=True):
         rest = ", ".join(f"{guess.label} {guess.probability:.1%}" for guess in others)
         table.add_row(name, best.label, f"{best.probability:.1%}", rest)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
 from math import inf
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -112,7 +112,7 @@ class Metrics:
         found = {"offered": offered / seconds, "throughput": len(recent) / seconds}
         if recent:
             latencies = sorted(entry[1] for entry in recent)
-            found["p50_ms"] = 1000 * latencies[len(latencies) // 2]
+            found["p50_ms"] = 1000 * median(latencies)
             found["p99_ms"] = 1000 * latencies[99 * len(latencies) // 100]
             found["active_streams"] = fmean(entry[2] for entry in recent)
         self._window_at, self._window = now, found
