@@ -44,11 +44,11 @@ def to_channels_last(network: nn.Module) -> None:
     """
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.dim() == 4:
-            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            tensor.data = _channels_last(tensor.data)
 
 
 def has_channels_last(x: Tensor) -> bool:
-    """Tell whether maps (..., d, h, w) lie with their channels last in memory, as a GPU wants them.
+    """Whether maps (..., d, h, w) lie channels last in memory, as a GPU wants them.
 
     >>> has_channels_last(torch.zeros(2, 5, 4, 4).contiguous(memory_format=torch.channels_last))
     True
@@ -58,7 +58,7 @@ def has_channels_last(x: Tensor) -> bool:
 
 def laid_out_like(x: Tensor, maps: Tensor) -> Tensor:
     """Give maps (b, d, h, w) the memory layout that the features x, (..., d, h, w), have."""
-    return maps.contiguous(memory_format=torch.channels_last) if has_channels_last(x) else maps
+    return _channels_last(maps) if has_channels_last(x) else maps
 
 
 def keep_layout(maps: Tensor) -> Tensor:

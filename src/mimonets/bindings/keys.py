@@ -48,8 +48,8 @@ class PositionBinding(Binding):
 
     uses = frozenset(
         {
-            *("stream_keys", "trainable_keys", "readout", "unbinding_relu", "identity_start"),
-            "trunk_start",
+            *("stream_keys", "trainable_keys", "identity_start"),
+            *("trunk_start", "readout", "unbinding_relu"),
         }
     )
     key_names: ClassVar[Mapping[KeyName, Callable[..., Tensor]]]  # and how they are drawn

@@ -58,7 +58,7 @@ class Graphs:
         return self.modes[str(active_streams)]["masked" if masked else "plain"]
 
     def is_small(self, folder: Path) -> bool:
-        """Tell whether there is so little of them that every mode may have copies of weights."""
+        """Whether the files are small enough for every mode to have its own copy of the weights."""
         return sum((folder / name).stat().st_size for name in self.files) <= SMALL
 
 

@@ -151,7 +151,7 @@ def _fix_shapes(graph: Any) -> None:
 
 
 def _takes_all(node: Any) -> bool:
-    """Tell whether a slice gives its input as it is: of one shape with it, in steps of 1."""
+    """Whether a slice returns its whole input: the same shape, in steps of 1."""
     source, output = node.inputs[0], node.outputs[0]
     steps = node.inputs[4].const_value if len(node.inputs) > 4 else None
     forward = len(node.inputs) < 5 or (steps is not None and bool((steps.numpy() == 1).all()))

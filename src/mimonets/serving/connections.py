@@ -140,13 +140,13 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _awaits_client(self) -> bool:
-        """Tell whether it is the client's turn: to send a request, or to read an answer."""
+        """Whether the client has to act next: send a request, or read an answer."""
         is_sent = self.transport.get_write_buffer_size() == 0
         return self.flow.write_paused or (self.is_waiting and is_sent)
 
     @property
     def _has_unread(self) -> bool:
-        """Tell whether the client sent bytes that nobody looked at yet."""
+        """Whether the client sent bytes that were not read yet."""
         try:
             from fcntl import ioctl
             from termios import FIONREAD

@@ -164,14 +164,11 @@ class Service:
         ]
         self.longest = min(max(needed), settings.max_body, settings.max_receiving)
         # Calls that may read at once: gRPC does not say how much of a message is there.
-        readers, share = (
-            min(settings.max_receiving // self.longest, MOST_READ),
-            server.tenants.share,
-        )
+        readers = min(settings.max_receiving // self.longest, MOST_READ)
+        share = server.tenants.share
         self._turns = Turns(readers, share, PATIENCE)
-        self._calls = Budget(
-            "calls", "under way", MOST_CALLS, share
-        )  # until their answers are sent
+        # Both until their answers are sent.
+        self._calls = Budget("calls", "under way", MOST_CALLS, share)
         self._calls_without_key = Budget("calls", "under way", MOST_CALLS, 0.5)  # by address
 
     async def live(self, context: Context) -> Any:
