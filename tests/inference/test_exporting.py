@@ -446,8 +446,8 @@ def test_with_other_formats_openvino_gets_the_form_of_all(small_conv, tmp_path, 
     class StopError(Exception):
         pass
 
-    def stop(model, manifest, active, example, *, masked, for_openvino):
-        assert not for_openvino
+    def stop(model, manifest, active, example, *, masked, form):
+        assert form == "stacked"
         raise StopError
 
     monkeypatch.setattr("mimonets.inference.export_folder.trace", stop)

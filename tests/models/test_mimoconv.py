@@ -263,18 +263,20 @@ def test_it_learns_both_modes_at_once():
         assert accuracy > 0.95, active
 
 
+@pytest.mark.parametrize("form", ["stacked", "grouped"])
 @pytest.mark.parametrize("binding", ["hrr", "matrix", "hadamard"])
 @pytest.mark.parametrize("active", [1, 2, 3])
-def test_the_stem_in_groups_gives_the_same_answers(binding, active):
+@pytest.mark.parametrize(("size", "stride"), [(10, 2), (9, 2), (8, 1), (17, 4), (13, 3)])
+def test_the_forms_for_engines_give_the_same_answers(form, binding, active, size, stride):
     config = MIMOConvConfig(
-        **{"depth": 10, "width": 1, "num_streams": 3, "num_classes": 5, "image_size": 10},
-        **{"binding": binding, "stem_stride": 2},
+        **{"depth": 10, "width": 1, "num_streams": 3, "num_classes": 5, "image_size": size},
+        **{"binding": binding, "stem_stride": stride},
         **({"stream_keys": "bipolar"} if binding == "hadamard" else {}),
     )
     model = randomise(MIMOConv(config))
-    images = torch.randn(7, 3, 10, 10)
+    images = torch.randn(7, 3, size, size)
     wanted = model(images, active)
-    with model.in_groups():
-        assert model.stem_in_groups
+    with model.exported_as(form):
+        assert model.stem_form == form
         torch.testing.assert_close(model(images, active), wanted, rtol=1e-4, atol=1e-5)
-    assert not model.stem_in_groups
+    assert model.stem_form is None

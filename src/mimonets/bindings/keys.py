@@ -78,6 +78,14 @@ class PositionBinding(Binding):
             maps = x.flatten(1, 2)
         return F.conv2d(maps, weight[:, :, None, None])
 
+    def join_stacked(self, x: Tensor, active: int, period: int) -> Tensor:
+        """Bind and bundle maps that lie one below the other, ``period`` rows apart: (g, d, r, w).
+
+        One convolution, whose kernel takes the same row of every input.
+        """
+        matrices = self.as_matrices(self._bundled_keys(active))  # a d d
+        return F.conv2d(x, matrices.permute(1, 2, 0)[..., None], dilation=(period, 1))
+
     def join_alone(self, x: Tensor, active_streams: int | None = None) -> Tensor:
         """Bind, and bundle nothing: (g, a, d, h, w) -> (g a, d, h, w)."""
         matrices = self.as_matrices(self._bundled_keys(x.shape[1]))  # a d d
@@ -197,6 +205,11 @@ class HadamardBinding(PositionBinding):
         """Bind and bundle: (g, a, d, h, w) -> (g, d, h, w)."""
         keys = self._bundled_keys(x.shape[1])  # a d
         return laid_out_like(x, (x * keys[:, :, None, None]).sum(dim=1))
+
+    def join_stacked(self, x: Tensor, active: int, period: int) -> Tensor:
+        """Bind and bundle maps that lie one below the other: (g, d, r, w) -> (g, d, h, w)."""
+        keys = self._bundled_keys(active).T[:, None, :, None]  # d 1 a 1
+        return F.conv2d(x, keys, dilation=(period, 1), groups=len(keys))
 
     def as_matrices(self, keys: Tensor) -> Tensor:
         """Write the product with a key as a diagonal matrix."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,22 +83,18 @@ class ExportFolder:
         for active in self.reference.modes:
             self.tell(f"tracing {active} active")
             for which in ("plain", "masked")[: 1 + self.manifest.takes_mask]:
-                program = trace(
-                    self.model,
-                    self.manifest,
-                    active,
-                    self.example,
-                    masked=which == "masked",
-                    for_openvino=for_openvino,
+                program = partial(
+                    trace, self.model, self.manifest, active, self.example, masked=which == "masked"
                 )
                 name = f"mode-{active}" + ("-mask" if which == "masked" else "")
                 paths = {}
                 if "pt2" in formats:
                     paths["pt2"] = f"{name}.pt2"
-                    torch.export.save(program, self.folder / paths["pt2"])
+                    torch.export.save(program(), self.folder / paths["pt2"])
                 if onnx:
                     paths["onnx"] = f"{name}.onnx"
-                    graph = to_onnx(program, self.manifest.model)
+                    form = "grouped" if for_openvino else "stacked"
+                    graph = to_onnx(program(form=form), self.manifest.model)
                     weights.write(graph, self.folder / paths["onnx"])
                 if "openvino" in formats:
                     paths["openvino"] = f"openvino/{name}.xml"

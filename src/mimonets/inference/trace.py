@@ -34,11 +34,12 @@ def trace(
     example: Tensor,
     *,
     masked: bool,
-    for_openvino: bool = False,
+    form: str | None = None,
 ) -> ExportedProgram:
     """Trace one mode with any number of groups, and any length of sequences.
 
-    ``for_openvino`` asks the network for the form that only OpenVINO is faster with, if it has one.
+    ``form`` asks the network for a form that engines run faster, if it has one: "stacked" for all,
+    "grouped" for OpenVINO.
     """
     size = manifest.answers_per_group(active_streams)
     inputs = example[: 3 * size]
@@ -51,8 +52,8 @@ def trace(
     if masked:
         arguments = (inputs, torch.ones_like(inputs, dtype=torch.bool))
         shapes["mask"] = shape
-    form: Any = getattr(model, "in_groups", nullcontext) if for_openvino else nullcontext
-    with quiet(), torch.no_grad(), form():  # networks may have shortcuts for inference
+    take: Any = getattr(model, "exported_as", nullcontext) if form else nullcontext
+    with quiet(), torch.no_grad(), take(form):  # networks may have shortcuts for inference
         try:
             return torch.export.export(
                 OneMode(model, manifest.options(active_streams), size),

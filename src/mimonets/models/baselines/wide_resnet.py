@@ -251,6 +251,18 @@ class Stem(nn.Sequential):
         convolution, norm, relu = self
         return relu(norm(convolution(images, zoom)))
 
+    def stacked(self, images: Tensor) -> tuple[Tensor, int]:
+        """Do the same for groups, (g, a, c, h, w) -> (g, d, rows, w'), and say how far apart.
+
+        The images of a group lie one below the other, with black rows between them. The result is
+        how many rows of maps lie between an image's first and the next one's.
+        """
+        stride = cast(nn.Conv2d, self[0]).stride[0]
+        active, height = images.shape[1], images.shape[3]
+        period = height // stride + 1  # at least one black row: the convolution's padding
+        column = F.pad(images.transpose(1, 2), (0, 0, 0, period * stride - height)).flatten(2, 3)
+        return self(column[:, :, : (active - 1) * period * stride + height]), period
+
     def grouped(self, images: Tensor) -> Tensor:
         """Do the same for groups, (g, a, c, h, w) -> (g, a, d, h', w'), in evaluation mode.
 
