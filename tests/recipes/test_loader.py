@@ -47,7 +47,7 @@ def test_names_mean_what_they_say():
             assert recipe.model.num_streams == int(streams[1])
         if "dynamic" in name:
             shares = {1: 0.2, 4: 0.8}
-            if "tiles" in name or name == "mnist-mimoconv-dynamic":
+            if "tiles" in name or name.endswith("-ours") or name == "mnist-mimoconv-dynamic":
                 shares = {1: 0.2, 2: 0.2, 4: 0.6}
             if name == "mnist-mimoconv-dynamic-n16":
                 shares = {1: 0.1, 4: 0.2, 16: 0.7}
