@@ -49,6 +49,14 @@ def test_listing_recipes_does_not_wait_for_torch():
     assert b"recall-mimoformer-2x2" in done.stdout
 
 
+@pytest.mark.parametrize(("words", "code"), [(["recipes"], 0), (["no-such-command"], 2)])
+def test_the_package_runs_as_the_command(words, code):
+    command = [sys.executable, "-m", "mimonets", *words]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert done.returncode == code
+    assert "recall-mimoformer-2x2" in done.stdout or "mimonets: error" in done.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -1,0 +1,7 @@
+"""``python -m mimonets`` is the command ``mimonets``."""
+
+import sys
+
+from mimonets.cli.main import main
+
+sys.exit(main())
