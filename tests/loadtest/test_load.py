@@ -1,4 +1,5 @@
 import asyncio
+import os
 
 import numpy as np
 import pytest
@@ -73,6 +74,23 @@ def test_a_run_is_void_if_the_generator_itself_was_late():
     found = made(0.001).summary()
     assert found["refused"] == pytest.approx(0.1)
     assert found["in_time"] == pytest.approx(0.47)
+
+
+def test_the_generator_goes_first_where_it_may_and_only_while_it_sends(monkeypatch):
+    scheduler = getattr(os, "sched_setscheduler", None)
+    if scheduler is None:
+        pytest.skip("no such call on this system")
+    chosen = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _, how, __: chosen.append(how))
+    offer(FakeEngine(), rate=60, seconds=0.2, slo=2.0)
+    assert chosen == [os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.SCHED_OTHER]
+
+    def forbid(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbid)
+    result, _, _ = offer(FakeEngine(), rate=60, seconds=0.2, slo=2.0)
+    assert (result.status == 200).all()
 
 
 def test_at_twice_the_capacity_no_answer_is_wrong_lost_or_late():
