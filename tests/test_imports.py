@@ -96,3 +96,23 @@ def test_there_is_one_source_of_the_version():
     pyproject = (SOURCE.parent / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in pyproject
     assert "\nversion =" not in pyproject
+
+
+@pytest.mark.parametrize("package", ["openvino", "nncf"])
+def test_what_exports_and_runs_for_openvino_reports_nothing_to_its_makers(package, tmp_path):
+    pytest.importorskip(package)
+    program = f"""
+from mimonets._extras import need
+need({package!r})
+import sys
+print([name for name in sys.modules if name.startswith("openvino_telemetry.")])
+"""
+    ours = {name: value for name, value in os.environ.items() if name not in ("CI", "NNCF_CI")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**ours, "PYTHONPATH": str(SOURCE), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+    assert not (tmp_path / "intel").exists()

@@ -1,6 +1,7 @@
 """Packages that not everybody needs: imported on use, with the line that installs them."""
 
 import importlib
+import sys
 from typing import Any
 
 
@@ -10,6 +11,8 @@ def need(module: str, package: str | None = None, *, extra: str = "data", what: 
     >>> need("json").dumps([1])
     '[1]'
     """
+    if module in ("openvino", "nncf"):  # they report each use to Intel, unless this is missing
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return importlib.import_module(module)
     except ImportError:

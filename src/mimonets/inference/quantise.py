@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mimonets._extras import need
 from mimonets._inputs import Array
 from mimonets.inference.cpu import cpu_features
 from mimonets.inference.manifest import Manifest
@@ -238,10 +239,9 @@ class OpenVinoInt8Writer(Int8Writer):
 
     def write(self, source: Path, path: Path, feeds: list[Feeds], fraction: float) -> list[str]:
         """Quantise one graph."""
-        import nncf
         import onnx
-        import openvino
 
+        nncf, openvino = (need(name, extra="export") for name in ("nncf", "openvino"))
         core = openvino.Core()
         # Unlike read_model, this folds batch norm, which saves roundings and passes. Layers that
         # it joins get names by chance: clones keep them.
