@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -93,6 +93,48 @@ def test_endless_headers_are_refused():
             if b"400" in found:
                 break
         assert found.startswith(b"HTTP/1.1 400"), found
+
+
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [
+        (b"1\r\n{\r\n0\r\n", b"a:\r\n"),
+        (b"1\r\n{\r\n0\r\na: ", b"y"),
+        (b"1;", b"x"),
+        (b"", b"1\r\n{\r\n"),
+    ],
+    ids=["trailers", "one trailer", "extension", "tiny chunks"],
+)
+def test_what_surrounds_a_body_is_limited(begin, again):
+    with listening(make_server()) as address, connect(address) as client:
+        client.sendall(CHUNKED % INFER.encode() + begin)
+        sent, block = 0, again * (20_000 // len(again))
+        with suppress(OSError):
+            while sent < 20_000_000:
+                client.sendall(block)
+                sent += len(block)
+        assert sent < 20_000_000, "it is still read"
+
+
+def test_bodies_in_small_pieces_are_read():
+    with listening(make_server()) as address:
+        for size in (1, 20, len(BODY)):
+            pieces = (BODY[start : start + size] for start in range(0, len(BODY), size))
+            body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+            end = b"0\r\nlast: trailer\r\n\r\n"
+            found = talk(address, CHUNKED % INFER.encode() + body + end, close=True)
+            assert b" 200 OK" in found
+
+
+def test_thousands_of_headers_are_refused():
+    with listening(make_server()) as address:
+        found = talk(address, b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 5000)
+        assert b" 400 Bad Request" in found
+        found = talk(address, REQUEST.replace(b"\r\n", b"\r\n" + b"a:\r\n" * 90, 1), close=True)
+        assert b" 200 OK" in found
 
 
 def test_over_the_limit_the_client_that_sent_nothing_longest_makes_room(caplog):

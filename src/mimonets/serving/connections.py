@@ -9,7 +9,9 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 log = logging.getLogger(__name__)
-LONGEST_HEADERS = 64 * 2**10  # bytes
+LONGEST_HEADERS = 64 * 2**10  # bytes of headers; of what is in a chunked body besides it, too
+MOST_HEADERS = 100
+SMALLEST_PIECE = 16  # bytes that a piece of a body has on average, after the first 1,000 pieces
 MOST_PIPELINED = 100  # requests that one client sends before their answers
 LOOKED_AT = 32  # connections that may have sent something, when one has to be closed
 BACKLOG = 2048  # connections that are accepted at once, at most
@@ -28,7 +30,7 @@ class Connection(HttpToolsProtocol):
         self._under_way: list[RequestResponseCycle] = []
         self._timer: asyncio.TimerHandle | None = None  # for headers, or after the client's end
         self._reading: asyncio.TimerHandle | None = None  # for answers that fill the buffers
-        self._header_bytes = 0
+        self._header_bytes = self._body_bytes = self._pieces = 0
         self._since = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -61,20 +63,36 @@ class Connection(HttpToolsProtocol):
         """Parse what came."""
         if self.parser is None or self.transport.is_closing():
             return
+        self._header_bytes += len(data)
         super().data_received(data)
-        if self._is_idle:
-            self._header_bytes += len(data)
-            if self._header_bytes > LONGEST_HEADERS and not self.transport.is_closing():
-                self.send_400_response(f"Headers may have at most {LONGEST_HEADERS} bytes.")
-            elif self._timer is None:
-                self._start_timer()
+        if self._header_bytes > LONGEST_HEADERS and not self.transport.is_closing():
+            self.send_400_response(f"Headers may have at most {LONGEST_HEADERS} bytes.")
+        elif self._is_idle and self._timer is None:
+            self._start_timer()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer behind a body."""
+        if len(self.headers) >= MOST_HEADERS:
+            raise ValueError("too many headers")
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body; every piece costs the same time, however small it is."""
+        self._pieces += 1
+        self._body_bytes += len(body)
+        if self._pieces > 1000 + self._body_bytes / SMALLEST_PIECE:
+            raise ValueError("too small pieces of a body")
+        if not self.cycle.response_complete:  # a body that nobody reads any more is too much
+            self._header_bytes = max(0, self._header_bytes - len(body) - SMALLEST_PIECE)
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """Start a request."""
         if len(self.pipeline) >= MOST_PIPELINED:
             raise ValueError("too many requests before their answers")
         self._stop_timer()
-        self._header_bytes, self._since = 0, self.loop.time()
+        self._header_bytes = self._body_bytes = self._pieces = 0
+        self._since = self.loop.time()
         super().on_headers_complete()
         if self.cycle is not None:
             self._under_way = [one for one in self._under_way if not one.response_complete]
