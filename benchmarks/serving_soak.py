@@ -2,8 +2,9 @@
 
 python benchmarks/serving_soak.py NETWORKS results [MINUTES]
 
-Beside the flood, a trickle asks for slow mode: these inputs are alone in their passes, so every one
-of their answers must be the network's own.
+Run it with the server on one core (PREFIX="taskset -c 1") and this process on another. Beside the
+flood, a trickle asks for slow mode: these inputs are alone in their passes, so every one of their
+answers must be the network's own.
 """
 
 import asyncio

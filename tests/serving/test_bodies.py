@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import threading
 
 import pytest
@@ -149,6 +150,25 @@ def test_large_tensors_in_json_are_decoded_on_a_thread(monkeypatch):
     monkeypatch.setattr(infer, "ON_LOOP", 1000)
     assert asyncio.run(main()) == [200, 200, 200]
     assert on_threads == ["MainThread", "decode", "decode"]
+
+
+@pytest.mark.parametrize("part", [b"[]", b"{}"])
+@pytest.mark.parametrize("side", [32, 224])
+def test_json_that_takes_far_more_memory_than_bytes_is_413(part, side):
+    spec = InputSpec(kind="image", shape=(3, side, side))
+    body = b'{"inputs": [' + b",".join([part] * 2_700_000) + b"]}"
+    with pytest.raises(RequestError, match="lists and objects") as caught:
+        decode_request(body, None, spec, takes_short=False, max_inputs=256)
+    assert caught.value.status == 413
+
+
+def test_nested_json_of_all_inputs_is_read():
+    spec = InputSpec(kind="image", shape=(1, 64, 1))
+    data = [[[[0]] * 64]] * 256
+    given = {"name": "input", "datatype": "UINT8", "shape": [256, 1, 64, 1], "data": data}
+    body = json.dumps({"inputs": [given]}).encode()
+    _, inputs = decode_request(body, None, spec, takes_short=False, max_inputs=256)
+    assert inputs.shape == (256, 1, 64, 1)
 
 
 def test_json_that_would_stop_all_threads_is_413():

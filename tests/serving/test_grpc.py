@@ -386,6 +386,33 @@ def test_limits_of_the_server_hold():
         asked.set()
 
 
+def test_messages_that_take_far_more_than_their_bytes_are_not_parsed(monkeypatch):
+    monkeypatch.setattr(grpc_room, "largest_body", lambda *_: 2**25)
+    many = b"\x2a\x00" * 1_000_000  # tensors
+    ones = b"\x0a\x00" * 500_000  # parameters of a tensor
+    few, typed = service_pb2.ModelInferRequest(), service_pb2.ModelInferRequest()
+    for request, count in ((few, 9), (typed, 9_000_000)):
+        given = request.inputs.add(name="input", datatype="INT64", shape=[2])
+        given.contents.int64_contents.extend([1] * count)
+    with client_of() as (client, _):
+        channel = grpc.insecure_channel(client.address, OWN)
+
+        def call(content, name="ModelInfer"):
+            called = channel.unary_unary(f"/{grpc_room.NAME}/{name}")
+            with pytest.raises(grpc.RpcError) as caught:
+                called(content)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            return caught.value.details()
+
+        assert "over 100 parts" in call(many)
+        assert "over 100 parts" in call(b"\x28\x01" * 100_000)
+        assert "cut short" in call(b"\xff" * 100_000)
+        assert "beside raw contents" in call(typed.SerializeToString())
+        assert "9 numbers came" in call(few.SerializeToString())
+        for name in ("ModelReady", "RepositoryIndex", "ModelMetadata"):
+            assert "at most 65536 bytes" in call(ones, name)
+
+
 def test_an_error_inside_the_server_says_nothing_else(shared, monkeypatch):
     client, server = shared
 

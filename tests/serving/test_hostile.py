@@ -262,6 +262,21 @@ def large_forms(target):
     assert target.post(CLASSIFY, b'{"images": ["data:image/png;base64,\xc3\xa9"]}') == 400
 
 
+def framing(target):
+    """Headers, trailers and extensions of chunks without end, and chunks of one byte."""
+    begin = head(INFER, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    parts = [
+        (begin[:-2], b"a:\r\n"),
+        (begin + b"1\r\n{\r\n0\r\n", b"a:\r\n"),
+        (begin + b"1\r\n{\r\n0\r\na: ", b"y"),
+        (begin + b"1;", b"x"),
+        (begin.replace(INFER.encode(), CLASSIFY.encode()), b"1\r\nx\r\n"),
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        for start, again in 4 * parts:
+            pool.submit(target.raw, start + again * (4_000_000 // len(again)), close=False)
+
+
 def sockets(target):
     """More connections than the process may have open files, that send nothing."""
     with ExitStack() as stack:
@@ -395,6 +410,7 @@ def mutations(target):
 
 ATTACKS = (
     odd_requests,
+    framing,
     sockets,
     unread_answers,
     texts,

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,20 +46,23 @@ class DemoLoad:
 
     def about(self) -> dict[str, Any]:
         """Give some sample images as PNG data URLs, for those who cannot draw."""
-        found = Samples.read(self.samples)
-        labels = [None] * PICTURES if found.labels is None else found.labels[:PICTURES].tolist()
-        shown = [
-            {"image": _data_url(image), "label": label}
-            for image, label in zip(found.inputs, labels, strict=False)
-        ]
         return {
             **self.facts,
             "model": self.model,
             "max_rate": self.max_rate,
             "step": self.step,
             "capacity": self._capacity,
-            "samples": shown,
+            "samples": self._shown,
         }
+
+    @cached_property  # reading and encoding would hold up other requests
+    def _shown(self) -> list[dict[str, Any]]:
+        found = Samples.read(self.samples)
+        labels = [None] * PICTURES if found.labels is None else found.labels[:PICTURES].tolist()
+        return [
+            {"image": _data_url(image), "label": label}
+            for image, label in zip(found.inputs, labels, strict=False)
+        ]
 
     @property
     def model(self) -> str:

@@ -5,6 +5,7 @@ needs none of its other parts.
 """
 
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as messages
 
+from mimonets._messages import short
 from mimonets.serving.bodies import Body
 from mimonets.serving.errors import RequestError
 from mimonets.serving.infer import BINARY_ON_LOOP, FAULT, error_headers, find_tenant
@@ -25,6 +27,7 @@ from mimonets.serving.operating_points import Array
 from mimonets.serving.protocol import (
     DATATYPES,
     EXTENSIONS,
+    LONGEST_JSON,
     RequestHeader,
     describe,
     largest_body,
@@ -47,6 +50,7 @@ STREAMS = 100  # calls of one connection; a client keeps others back
 IDLE = 300  # seconds that a connection may have no call
 AGE, LAST_CALLS = 600, 120  # seconds that a connection lives, and that its last calls get then
 PER_NUMBER = 10  # bytes of a typed number, at most
+LARGE, MOST_PARTS, RAW = 64 * 2**10, 100, 7  # bytes; fields of a larger message, raw tensors' tag
 LONGEST = 3600.0  # seconds: a deadline that is later is none
 # Which field of InferTensorContents holds the numbers of a type; FP16 has none.
 TYPED = {
@@ -263,6 +267,7 @@ class Service:
         self, content: bytes, counted: CountedRequest
     ) -> tuple[Any, Version, RequestHeader, Array]:
         """Read a message: itself, the model that it asks, what it asks for and its inputs."""
+        _check_parts(content)
         request = _parse(messages.ModelInferRequest, content)
         counted.name = request.model_name
         found = self._server.find(request.model_name, request.model_version or None)
@@ -278,6 +283,8 @@ class Service:
     async def _read(self, kind: Any, context: Context) -> tuple[Any, Tenant]:
         """Read the message of a call; returns it, and who sent it."""
         async with self._content(context) as (content, tenant):
+            if len(content) > LARGE:
+                raise RequestError(413, f"A {kind.__name__} may have at most {LARGE} bytes.")
             return _parse(kind, content), tenant
 
     @asynccontextmanager
@@ -302,6 +309,37 @@ def _count(calls: Budget, who: str, context: Context) -> None:
     calls.check(who, 1)
     calls.add(who, 1)
     context.add_done_callback(lambda _: calls.add(who, -1))
+
+
+def _check_parts(content: bytes) -> None:
+    """Refuse what takes far more memory and time than its bytes, before it is parsed.
+
+    An empty part has two bytes and takes forty times as much; typed numbers are read one by one.
+    """
+    if len(content) <= LARGE:
+        return
+    at = beside = count = 0
+    while at < len(content):
+        tag, at = _varint(content, at)
+        size, at = _varint(content, at)
+        at, count = at + size, count + 1
+        beside += size if tag >> 3 != RAW else 0
+        if tag & 7 != 2 or count > MOST_PARTS:
+            raise RequestError(400, f"The message is no request, or has over {MOST_PARTS} parts.")
+    if beside > LONGEST_JSON:
+        raise RequestError(
+            413, f"{beside} bytes beside raw contents; at most {LONGEST_JSON} are taken."
+        )
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Read a number of protobuf, seven bits a byte; returns where it ends, too."""
+    value = 0
+    for place, byte in enumerate(content[at : at + 10]):
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, at + place + 1
+    raise RequestError(400, "The message is cut short.")
 
 
 def _parse(kind: Any, content: bytes) -> Any:
@@ -354,7 +392,12 @@ def _tensor(given: Any, raw: Any) -> bytes:
         if given.datatype in DATATYPES:
             raise RequestError(400, f"{given.datatype} has no typed contents: send raw ones.")
         return b""  # an unknown type, named below
-    numbers = np.array(getattr(given.contents, field))
+    found = getattr(given.contents, field)
+    if len(found) > math.prod(given.shape):  # before they are converted one by one
+        raise RequestError(
+            400, f"{len(found)} numbers came for the shape {short(list(given.shape))}."
+        )
+    numbers = np.array(found)
     if given.datatype == "UINT8" and numbers.max(initial=0) > 255:
         raise RequestError(400, "The contents do not fit UINT8.")
     return numbers.astype(DATATYPES[given.datatype]).tobytes()

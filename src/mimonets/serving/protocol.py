@@ -72,6 +72,9 @@ def decode_request(
             f"{cut} bytes of JSON; at most {longest} are taken for this network: send "
             f"fewer inputs, or binary tensors.",
         )
+    lists = max_inputs * sum(math.prod(spec.shape[:side]) for side in range(len(spec.shape)))
+    if body.count(b"[", 0, cut) + body.count(b"{", 0, cut) > BESIDE + lists:  # 25 times its bytes
+        raise RequestError(413, f"The request has more than {BESIDE + lists} lists and objects.")
     header = read_header(read_json(body[:cut]), spec, max_inputs)
     return header, read_inputs(header, body[cut:], spec, takes_short=takes_short)
 
