@@ -392,6 +392,7 @@ def test_messages_that_take_far_more_than_their_bytes_are_not_parsed(monkeypatch
     ones = b"\x0a\x00" * 500_000  # parameters of a tensor
     few, typed = service_pb2.ModelInferRequest(), service_pb2.ModelInferRequest()
     for request, count in ((few, 9), (typed, 9_000_000)):
+        request.model_name = "digits"
         given = request.inputs.add(name="input", datatype="INT64", shape=[2])
         given.contents.int64_contents.extend([1] * count)
     with client_of() as (client, _):
