@@ -340,6 +340,26 @@ def test_one_number_for_a_whole_batch_is_no_answer():
             mn.superpose(Loss(), num_streams=streams, example=example)
 
 
+@pytest.mark.parametrize(("change", "what"), [
+    (lambda answers: None, "gives a NoneType, and"),
+    (lambda answers: 5, "gives a int, and"),
+    (lambda answers: (), "gives a tuple, and"),
+    (lambda answers: (answers, None), "gives a tuple with a NoneType in it"),
+    (lambda answers: [answers, answers.mean()], "gives a tuple with a Tensor in it"),
+])  # fmt: skip
+def test_a_network_that_gives_no_tensors_is_refused_in_a_sentence(change, what):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = plain_cnn()
+
+        def forward(self, images):
+            return change(self.network(images))
+
+    with pytest.raises(ValueError, match=what):
+        mn.superpose(Odd(), num_streams=2, example=torch.randn(2, 1, 9, 9))
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(
     "compile", [torch.jit.script, lambda net: torch.jit.trace(net, torch.randn(1, 1, 9, 9))]

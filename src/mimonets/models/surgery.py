@@ -317,9 +317,10 @@ def answer_in(output: Any) -> Any:
     elif isinstance(output, tuple | list):
         output = tuple(output)
     parts = parts_of(output)
-    wrong = next((part for part in parts if not isinstance(part, Tensor) or not part.ndim), None)
-    if wrong is not None or not parts:
-        inside = "" if wrong is output or wrong is None else f" with a {type(wrong).__name__} in it"
+    wrong = [part for part in parts if not isinstance(part, Tensor) or not part.ndim]
+    if wrong or not parts:
+        is_inside = wrong and wrong[0] is not output
+        inside = f" with a {type(wrong[0]).__name__} in it" if is_inside else ""
         raise ValueError(
             f"The network gives a {type(output).__name__}{inside}, and superpose() needs a tensor "
             f"of answers, or a tuple or dict of tensors, with the inputs in front: wrap the "
