@@ -21,6 +21,7 @@ from mimonets.cli.open_models import name_and_folders
 from mimonets.serving import connections
 from mimonets.serving.app import make_app
 from mimonets.serving.run import listen
+from mimonets.serving.site import add_site
 from mimonets.serving.tenants import Tenant, Tenants
 from serving.fakes import FakeEngine, client_of, images, listening, make_server, tensor
 
@@ -160,6 +161,29 @@ def test_over_the_limit_the_client_that_sent_nothing_longest_makes_room(caplog):
         engine.hold.set()
         assert answered.recv(15) == b"HTTP/1.1 200 OK"
     assert "3 connections are open" in caplog.text
+
+
+def test_one_tenant_cannot_hold_all_connections():
+    keys = {f"key-of-{name}-0123456789": Tenant(name=name) for name in ("good", "bad")}
+    server = make_server(FakeEngine(per_pass=0.02), tenants=Tenants(keys), max_connections=20)
+    app = make_app(server)
+    add_site(app, server)
+    lines = b"Host: localhost\r\nX-API-Key: key-of-%s-0123456789\r\n"
+    page = b"GET /v1/events HTTP/1.1\r\n" + lines % b"bad" + b"\r\n"
+    ask = b"POST %s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s"
+    patient = json.dumps({**tensor(images(1)), "parameters": {"timeout": 20_000_000}}).encode()
+    wait = ask % (INFER.encode(), lines % b"bad", len(patient), patient)
+    with listening(server, app) as address, ExitStack() as stack:
+        for number in range(40):
+            client = stack.enter_context(connect(address))
+            client.sendall((page, wait)[number % 2])
+            time.sleep(0.02)
+        assert server.requests.by_tenant["bad"] == 9
+        found = talk(address, b"GET /v2/health/live HTTP/1.1\r\n%s\r\n" % lines, close=True)
+        assert b" 200 OK" in found
+        good = ask % (INFER.encode(), lines % b"good", len(patient), patient)
+        assert b" 200 OK" in talk(address, good, close=True)
+    until(lambda: server.requests.held == 0)
 
 
 def test_connections_fit_the_limit_of_open_files(monkeypatch):

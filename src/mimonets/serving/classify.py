@@ -63,6 +63,7 @@ def add_classify(app: FastAPI, server: Server) -> None:
         request: Request, given: dict[bytes, bytes], begun: float, counted: CountedRequest
     ) -> Response:
         tenant = find_tenant(server, given)
+        counted.hold(tenant)
         leaves = partial(client_leaves, request.receive)
         decode = partial(server.decoders.run, tenant.name, client_leaves=leaves)
         kind = request.headers.get("content-type", "")

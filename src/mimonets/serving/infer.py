@@ -134,8 +134,9 @@ async def infer(
     """Answer one inference request: status, headers and body."""
     begun, given = server.clock(), headers_by_name(raw_headers)
     try:
-        with CountedRequest(server, name, given):
+        with CountedRequest(server, name, given) as counted:
             tenant = find_tenant(server, given)
+            counted.hold(tenant)
             found = server.find(name, number)
             length = given.get(b"inference-header-content-length")
             spec, settings = found.network.input_spec, server.settings

@@ -161,6 +161,7 @@ def run_server(
 
         open_calls = partial(start_grpc, server, host, grpc_port, most // 3)
         most -= most // 3
+    server.limit_requests(most)
     config = make_config(app, server.settings, most, backlog)
     runner = _Runner(config, server, listen(host, port))
     import_ahead()

@@ -14,6 +14,7 @@ from mimonets.serving.batcher import Batcher, NotFiniteError
 from mimonets.serving.bodies import Bodies
 from mimonets.serving.decoders import Decoders
 from mimonets.serving.errors import RequestError
+from mimonets.serving.limits import Budget
 from mimonets.serving.metrics import Metrics
 from mimonets.serving.model_queue import InferenceRequest, ModelQueue
 from mimonets.serving.networks import Network
@@ -94,6 +95,8 @@ class Server:
             share=self.tenants.share,
             timeout=self.settings.body_timeout,
         )
+        self.requests = Budget("requests", "under way", share=self.tenants.share)
+        self.limit_requests(self.settings.max_connections)
         self.decoders = Decoders(clock, self.tenants.share)
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="load")
         self.tracing: Any = None  # a serving.tracing.Tracing, where spans are wanted
@@ -116,6 +119,10 @@ class Server:
     def queued(self) -> int:
         """Count the inputs that wait."""
         return self.batcher.inputs.held
+
+    def limit_requests(self, connections: int) -> None:
+        """Leave some connections for health and, of several tenants, for others."""
+        self.requests.most = connections - connections // 10
 
     async def start(self, *, wait: bool = True) -> None:
         """Start the inference thread and load all models, one after the other."""
@@ -312,8 +319,15 @@ class CountedRequest:
     ) -> None:
         self._server, self.name = server, name
         self._traced = self._span = None
+        self._tenant: str | None = None
         if server.tracing is not None:
             self._traced = server.tracing.request(headers or {})
+
+    def hold(self, tenant: Tenant) -> None:
+        """Take one of the connections on which a tenant may have a request; 429 if none is left."""
+        self._server.requests.check(tenant.name, 1)
+        self._server.requests.add(tenant.name, 1)
+        self._tenant = tenant.name
 
     def __enter__(self) -> "CountedRequest":
         if self._traced is not None:
@@ -321,6 +335,8 @@ class CountedRequest:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._tenant is not None:
+            self._server.requests.add(self._tenant, -1)
         status = 200 if error is None else 500
         if isinstance(error, RequestError):
             status = error.status

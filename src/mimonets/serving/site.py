@@ -16,6 +16,7 @@ from mimonets.serving.bodies import Body
 from mimonets.serving.errors import RequestError
 from mimonets.serving.protocol import read_json
 from mimonets.serving.server import Server
+from mimonets.serving.tenants import Tenant
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
@@ -54,9 +55,10 @@ def add_site(app: FastAPI, server: Server, demo: Any = None) -> None:
 
     @app.get("/v1/events")
     async def events(request: Request) -> Response:
-        authorise(request, server)
+        tenant = authorise(request, server)
+        server.requests.check(tenant.name, 1)
         return StreamingResponse(
-            _events(request, server, demo), media_type="text/event-stream", headers=SAFE
+            _events(request, server, tenant, demo), media_type="text/event-stream", headers=SAFE
         )
 
     if demo is None:
@@ -83,11 +85,17 @@ def add_site(app: FastAPI, server: Server, demo: Any = None) -> None:
         return json_response({"rate": rate})
 
 
-async def _events(request: Request, server: Server, demo: Any) -> AsyncIterator[bytes]:
+async def _events(
+    request: Request, server: Server, tenant: Tenant, demo: Any
+) -> AsyncIterator[bytes]:
     """Give the numbers of the last seconds, again and again."""
-    with nullcontext() if demo is None else demo.watched():
-        while not server.is_draining and not await request.is_disconnected():
-            state = {"queued": server.queued(), "ready": server.is_ready}
-            state |= server.metrics.window() | ({} if demo is None else demo.state())
-            yield b"data: " + orjson.dumps(state) + b"\n\n"
-            await asyncio.sleep(INTERVAL)
+    server.requests.add(tenant.name, 1)
+    try:
+        with nullcontext() if demo is None else demo.watched():
+            while not server.is_draining and not await request.is_disconnected():
+                state = {"queued": server.queued(), "ready": server.is_ready}
+                state |= server.metrics.window() | ({} if demo is None else demo.state())
+                yield b"data: " + orjson.dumps(state) + b"\n\n"
+                await asyncio.sleep(INTERVAL)
+    finally:
+        server.requests.add(tenant.name, -1)
