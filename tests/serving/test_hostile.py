@@ -273,8 +273,8 @@ def framing(target):
         (begin.replace(INFER.encode(), CLASSIFY.encode()), b"1\r\nx\r\n"),
     ]
     with ThreadPoolExecutor(4) as pool:
-        for start, again in 4 * parts:
-            pool.submit(target.raw, start + again * (4_000_000 // len(again)), close=False)
+        sent = [start + again * (4_000_000 // len(again)) for start, again in 4 * parts]
+        list(pool.map(lambda data: target.raw(data, close=False), sent))
 
 
 def sockets(target):
