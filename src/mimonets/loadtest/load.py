@@ -189,7 +189,7 @@ def _undisturbed() -> Iterator[None]:
     gc.freeze()
     with suppress(AttributeError, OSError):  # macOS and Windows; no right to it
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
-            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
             leads = True
     try:
         yield
