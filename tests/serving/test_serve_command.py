@@ -227,42 +227,6 @@ def test_what_is_loaded_is_no_work_for_the_garbage_collector():
     assert left < frozen / 100
 
 
-def plain_model(folder):
-    torch.manual_seed(0)
-    model = mn.WideResNet(mn.WideResNetConfig(**{**TINY, "image_size": 16}))
-    model.input_spec = InputSpec(kind="image", shape=(1, 16, 16))
-    mn.save(model, folder)
-    return model.eval()
-
-
-def test_a_plain_network_is_served_at_two_resolutions(tmp_path):
-    model = plain_model(tmp_path / "plain")
-    network = open_network("plain", [tmp_path / "plain"], "torch", 1, shrinks=(1, 2))
-    inputs = np.random.default_rng(0).standard_normal((3, 1, 16, 16), dtype=np.float32)
-    assert [point.name for point in network.points] == ["1/1", "1/2"]
-    half = torch.from_numpy(inputs).unfold(2, 2, 2).unfold(3, 2, 2).mean(dim=(-1, -2))
-    with torch.no_grad():
-        expected = [model(torch.from_numpy(inputs)).numpy(), model(half).numpy()]
-    for point, wanted in zip(network.points, expected, strict=True):
-        np.testing.assert_allclose(point.run(inputs), wanted, rtol=1e-4, atol=1e-5)
-
-    answer = ask_one_model(network, tensor(inputs))
-    wanted = dict(zip(("1/1", "1/2"), expected, strict=True))[answer["parameters"]["mode_name"]]
-    found = np.array(answer["outputs"][0]["data"]).reshape(3, -1)
-    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
-
-
-def test_resolutions_that_do_not_fit_are_refused(tmp_path):
-    plain_model(tmp_path / "plain")
-    small_model(tmp_path / "streams")
-    for folder, factor, message in (
-        ("plain", 3, "cannot be shrunk by 3"),
-        ("streams", 2, "--shrink serves a plain network"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            open_network("x", [tmp_path / folder], "torch", 1, shrinks=(1, factor))
-
-
 def ask_one_model(network, request):
     async def main():
         async with client_of(make_server(models={"model": lambda: network})) as client:

@@ -173,16 +173,6 @@ def point_numbers(text: str) -> list[int | None]:
         ) from None
 
 
-def shrinks(text: str) -> tuple[int, ...]:
-    """Read whole factors to shrink images by, such as 1,2."""
-    words = text.split(",")
-    if not all(word.isdigit() and 1 <= int(word) <= 64 for word in words):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no list of factors: write integers with commas, as in 1,2"
-        )
-    return tuple(sorted({int(word) for word in words}))
-
-
 def replicas(text: str) -> int | tuple[int, int]:
     """Read a number of replicas, or the fewest and the most: 2 or 1-4."""
     words = text.split("-")

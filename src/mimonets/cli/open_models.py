@@ -7,7 +7,7 @@ of one that ships with the package. An export alone is opened without PyTorch.
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,6 @@ def open_network(
     threads: int,
     *,
     cascade: float | None = None,
-    shrinks: Sequence[int] = (),
     device: str = "auto",
 ) -> Any:
     """Open what is to be served as one model.
@@ -195,16 +194,11 @@ def open_network(
         backend: what runs them.
         threads: CPU threads of each.
         cascade: a confidence in place of those that were calibrated at export.
-        shrinks: serve one plain network at these fractions of its resolution, as in (1, 2).
         device: where they run; by default on a CUDA device if there is one.
     """
     make = partial(_make_engine, backend=backend, threads=threads, device=device)
     from mimonets.serving.networks import superposed, switched
 
-    if shrinks:
-        if len(folders) > 1:
-            raise ValueError("--shrink serves one network at several resolutions, not several.")
-        return _at_resolutions(name, folders[0], make, shrinks)
     if len(folders) == 1 and _has_own_points(folders[0]):
         return _at_own_points(name, folders[0], make)
     opened = [_open(folder, make) for folder in folders]
@@ -275,31 +269,6 @@ def _at_own_points(name: str, folder: Path, make: Callable[[Any], Any]) -> Any:
     model = _load(folder)
     points = {point.name: fixed_at(model, point) for point in operating_points(model)}
     return switched(name, {one: make(fixed) for one, fixed in points.items()})
-
-
-def _at_resolutions(
-    name: str, folder: Path, make: Callable[[Any], Any], shrinks: Sequence[int]
-) -> Any:
-    """Open a plain network once for each resolution; all share its weights."""
-    from mimonets.serving.networks import at_resolutions
-
-    if (folder / "manifest.json").exists():
-        raise ValueError(
-            f"{folder} is an export, which has one resolution: pass the run or the saved model, "
-            f"or leave out --shrink."
-        )
-    model = _load(folder)
-    spec = model.input_spec
-    if model.num_streams > 1 or spec is None or not hasattr(model.config, "image_size"):
-        raise ValueError(f"--shrink serves a plain network of images, and {folder} is none.")
-    engines = {}
-    for factor in sorted({1, *shrinks}):
-        size = model.config.image_size // factor
-        smaller = type(model)(replace(model.config, image_size=size)).eval()
-        smaller.load_state_dict(model.state_dict(), assign=True)  # the same memory
-        smaller.input_spec = replace(spec, shape=(spec.shape[0], size, size))
-        engines[factor] = make(smaller)
-    return at_resolutions(name, engines, _accuracies(weights_in(folder)))
 
 
 def _load(folder: Path) -> Any:

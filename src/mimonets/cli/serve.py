@@ -10,7 +10,6 @@ Examples:
   mimonets serve runs/digits --demo              with load from labelled digits, by a slider
   mimonets serve a=exported/a b=exported/b       two models in one server
   mimonets serve runs/big,runs/small             one model: a big and a small network by load
-  mimonets serve runs/plain --shrink 1,2         one model: full and half resolution by load
   mimonets serve exported --ray 2                two replicas on Ray Serve
   mimonets serve exported --slo-ms 50 --engine openvino --keys keys.json --host 0.0.0.0
 """
@@ -25,7 +24,7 @@ from typing import Any
 
 from mimonets._extras import install_line, need
 from mimonets._memory import keep_freed_memory
-from mimonets.cli._options import NETWORK_HELP, Parser, fraction, positive, replicas, shrinks
+from mimonets.cli._options import NETWORK_HELP, Parser, fraction, positive, replicas
 
 DEFAULT = "digits-keys"  # what is served if nothing is named: it ships with the package
 
@@ -70,13 +69,6 @@ def add_options(parser: Parser) -> None:
         metavar="CONFIDENCE",
         help="fast answers below this confidence may run again at the slowest point, if a request "
         "asks for it (calibrated at export)",
-    )
-    parser.add_argument(
-        "--shrink",
-        type=shrinks,
-        default=(),
-        metavar="1,2",
-        help="serve one plain network at several resolutions: full, and divided by these",
     )
     parser.add_argument("--demo", action="store_true", help="a page with a load slider")
     parser.add_argument(
@@ -169,7 +161,6 @@ def make_server(args: Namespace) -> Any:
             args.engine,
             threads,
             cascade=args.cascade,
-            shrinks=args.shrink,
             device=args.device,
         )
         for name, folders in chosen.items()

@@ -1,8 +1,7 @@
 """What the server runs: a network with one or several operating points.
 
 The server sees nothing else of an engine than :class:`EngineLike`. A superposed network has a point
-for each number of active streams; a big and a small network, or one network at two resolutions,
-have points with one input per pass.
+for each number of active streams; a big and a small network have points with one input per pass.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -184,30 +183,6 @@ def switched(
     return Network(name, specs[0], _points_of(runs, accuracies or {}), takes_short=takes_short)
 
 
-def at_resolutions(
-    name: str, engines: Mapping[int, EngineLike], accuracies: Mapping[int, float] | None = None
-) -> Network:
-    """Serve one network of images at several resolutions, by an engine for each.
-
-    ``engines`` maps whole factors to engines that take images shrunk by them; 1 is among them.
-    """
-    if 1 not in engines:
-        raise ValueError(f"{name}: the full resolution, 1, has to be among {sorted(engines)}.")
-    spec = engines[1].input_spec
-    for factor, engine in engines.items():
-        fits = spec.kind == "image" and all(side % factor == 0 for side in spec.shape[1:])
-        wanted = (spec.shape[0], *(side // factor for side in spec.shape[1:]))
-        if not fits or engine.input_spec.shape != wanted:
-            raise ValueError(f"{name}: images of {spec.shape} cannot be shrunk by {factor} for it.")
-
-    def shrunk(factor: int) -> Run:
-        return lambda images: np.asarray(engines[factor](shrink(images, factor), active_streams=1))
-
-    runs = {f"1/{factor}": shrunk(factor) for factor in sorted(engines)}
-    known = {f"1/{factor}": accuracy for factor, accuracy in (accuracies or {}).items()}
-    return Network(name, spec, _points_of(runs, known))
-
-
 def _points_of(runs: Mapping[str, Run], accuracies: Mapping[str, float]) -> list[ServedPoint]:
     """Make points with one input per pass, each with a service time of its own."""
     return [
@@ -216,17 +191,6 @@ def _points_of(runs: Mapping[str, Run], accuracies: Mapping[str, float]) -> list
         )
         for number, (label, run) in enumerate(runs.items(), start=1)
     ]
-
-
-def shrink(images: Array, factor: int) -> Array:
-    """Average squares of pixels (b, c, h, w).
-
-    >>> shrink(np.arange(4.0).reshape(1, 1, 2, 2), 2)
-    array([[[[1.5]]]])
-    """
-    b, c, h, w = images.shape
-    squares = images.reshape(b, c, h // factor, factor, w // factor, factor)
-    return np.ascontiguousarray(squares.mean(axis=(3, 5), dtype=images.dtype))
 
 
 def _runner(engine: EngineLike, active: int) -> Run:

@@ -95,8 +95,8 @@ def make_request(
 def _fastest_point(options: RequestOptions, policy: Policy) -> int:
     """Find the index of the fastest operating point that a request allows.
 
-    Slow is the first point. Normal is half the streams; the middle one of several networks or
-    resolutions, where every input has a pass of its own.
+    Slow is the first point. Normal is half the streams; the middle one of several networks, where
+    every input has a pass of its own.
     """
     sizes = {point.inputs_per_pass for point in policy.points}
     max_active, fastest = options.max_active, policy.fastest
