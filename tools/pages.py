@@ -88,11 +88,16 @@ def about(one: Experiment) -> list[str]:
 
 
 def command(one: Experiment) -> str:
-    """Show how to run it, and how to time its networks if that was done."""
-    lines = [f"mimonets reproduce {one.name}" + (" --data-dir DIR" if one.plan else "")]
+    """Show how to run it; how its networks were timed, if that was done."""
+    where = " --data-dir DIR" if one.plan else ""
+    lines = ["```sh", f"mimonets reproduce {one.name}{where}", "```"]
     if is_measured(f"{one.name}-speed"):
-        lines.append(f"mimonets reproduce {one.name} --speed")
-    return "\n".join(["```sh", *lines, "```"])
+        timed = result(f"{one.name}-speed")["environment"]
+        lines += [
+            f"Speed: [record](../../results/{one.name}-speed.json) of `{timed['command']}`, commit "
+            f"`{timed['commit']}`; later versions time networks by `mimonets bench`."
+        ]
+    return "\n".join(lines)
 
 
 def pictures(name: str) -> list[str]:

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from mimonets import MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
+from mimonets import MIMOConv, MIMOConvConfig, MIMOFormerConfig, PerformerConfig, WideResNetConfig
+from mimonets._device import use_threads
 from mimonets.evaluation import BenchSettings, bench
-from mimonets.models import SlimmableWideResNetConfig
+from mimonets.evaluation.bench import Candidate, race_candidates
+from mimonets.models import SlimmableWideResNetConfig, find_point
 
 TINY = MIMOConvConfig(
     depth=10, width=1, initial_width=1, num_streams=2, num_classes=3, image_size=8
@@ -129,6 +131,26 @@ class Pairs(nn.Module):
 
     def example_inputs(self, batch_size):
         return torch.randn(batch_size, 3)
+
+
+def test_a_point_runs_with_its_options():
+    model = MIMOConv(TINY).eval()
+    called = []
+    model.register_forward_pre_hook(
+        lambda _, inputs, options: called.append((len(inputs[0]), options["active_streams"])),
+        with_kwargs=True,
+    )
+    inputs = model.example_inputs(4)
+    both = {str(n): Candidate(model, find_point(model, n), "eager", inputs) for n in (1, 2)}
+    race_candidates(both, replace(QUICK, rounds=1, warmup=0))
+    assert called == [(4, 1), (4, 2)]
+
+
+def test_the_number_of_threads_comes_back():
+    before = torch.get_num_threads()
+    with use_threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
 
 
 def test_networks_of_others_race_too_and_stay_as_they_are():

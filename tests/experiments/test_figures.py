@@ -2,7 +2,13 @@ import matplotlib.figure
 import pytest
 
 from mimonets._figure import error_scale, family_colour, legend_below, log_percent, new_axes
-from mimonets.experiments.figures import draw_averages, draw_dots, draw_slopes, draw_variants
+from mimonets.experiments.figures import (
+    draw_averages,
+    draw_curves,
+    draw_dots,
+    draw_slopes,
+    draw_variants,
+)
 from mimonets.experiments.plan import Average
 
 
@@ -54,6 +60,18 @@ def test_an_average_is_drawn_with_its_parts(drawn, tmp_path):
     places = [line.get_xdata()[0] for line in drawn[0].axes[0].get_lines() if len(line.get_xdata())]
     assert {97.0, 98.0, 99.0} <= set(places)
     assert names_of(drawn[0]) == ["tiles", "its parts, mean over seeds"]
+
+
+@pytest.mark.parametrize(("x", "least"), [("streams", 1), ("macs", 1.3e6)])
+def test_curves_have_a_line_per_group(drawn, tmp_path, x, least):
+    rows = [
+        row("slots", 90.0, group="slots", **{x: 4 * least}),
+        row("one", 97.5, group="plain", paper=97.0, **{x: least}, seeds=1),
+    ]
+    draw_curves({"title": "t", "rows": rows}, tmp_path / "plot.png", x)
+    assert names_of(drawn[0]) == ["slots", "plain", "one seed", "the paper's value"]
+    shown = [text.get_text() for text in drawn[0].axes[0].get_xticklabels()]
+    assert shown == ["1", "4"] if x == "streams" else "2" in shown
 
 
 def test_accuracies_near_the_top_are_spread_and_others_are_not():

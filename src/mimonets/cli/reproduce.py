@@ -23,9 +23,9 @@ Training can be stopped at any time; the same command resumes it.
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mimonets._show import make_console, print_json, progress, show
+from mimonets._show import make_console, print_json, show
 from mimonets.cli._options import Parser, fraction, positive
 
 if TYPE_CHECKING:
@@ -96,9 +96,6 @@ def add_options(parser: Parser) -> None:
         "only what neither it nor another result there has",
     )
     parser.add_argument(
-        "--speed", action="store_true", help="train nothing, time every network in each engine"
-    )
-    parser.add_argument(
         "--commands", action="store_true", help="print how to do it by hand, one line per run"
     )
     parser.add_argument(
@@ -122,9 +119,6 @@ def run(args: Namespace) -> int:
         list_experiments(Path(args.out), as_json=args.json)
         return 0
     experiment = _chosen(args)
-    if args.speed:
-        time_networks(experiment, args)
-        return 0
     needs_gpu = experiment.needs_gpu and not (args.report or args.anyway)
     options = RunOptions(
         runs=Path(args.runs),
@@ -214,36 +208,6 @@ def show_commands(plan: "Plan | None", name: str, options: "RunOptions", array: 
         return
     for trial, seed in choose_jobs(plan.scaled(options.scale), options):
         print(trial.command(seed, options.runs, options.data_dir))
-
-
-def time_networks(experiment: Any, args: Namespace) -> None:
-    """Time the networks of a plan; draw accuracy against speed where accuracies are there."""
-    import json
-
-    from mimonets._files import write_json
-    from mimonets.experiments.speed import (
-        SETTINGS,
-        draw_against_speed,
-        measure_plan_speed,
-        speed_table,
-    )
-
-    if experiment.plan is None:
-        raise ValueError(f"{experiment.name} has no networks to time: leave out --speed.")
-    with progress("timing", SETTINGS.rounds + SETTINGS.warmup) as advance:
-        speeds = measure_plan_speed(experiment.plan, args.only, after_round=advance)
-    out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
-    if not args.only:
-        path = out / f"{experiment.name}-speed.json"
-        write_json(path, speeds, indent=1)
-        print(f"wrote {path}", file=sys.stderr)
-        accuracies = out / f"{experiment.name}.json"
-        if accuracies.is_file():
-            record = json.loads(accuracies.read_text(encoding="utf-8"))
-            plot = draw_against_speed(record, speeds, path.with_suffix(".png"))
-            print(f"wrote {plot}", file=sys.stderr)
-    show(speeds, speed_table, as_json=args.json)
 
 
 def list_experiments(results: Path, *, as_json: bool) -> None:

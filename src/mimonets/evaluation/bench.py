@@ -5,7 +5,6 @@ What takes part is a network at one operating point, in one engine.
 
 import copy
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -243,7 +242,6 @@ def race_candidates(
     settings: BenchSettings,
     *,
     after_round: Callable[[], object] = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
     """Time candidates in turn, each in its engine; exports are made in a temporary folder."""
     if settings.keep_memory:
@@ -259,7 +257,6 @@ def race_candidates(
                 rounds=settings.rounds,
                 warmup=settings.warmup,
                 after_round=after_round,
-                clock=clock,
             )
 
 

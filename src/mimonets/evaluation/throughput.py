@@ -67,13 +67,8 @@ def race(
     rounds: int = 15,
     warmup: int = 2,
     after_round: Callable[[], object] = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
-    """Time the contenders in turn, round after round, each round starting with another one.
-
-    On one thread ``clock=time.process_time``, the time of the CPU, is what a busy machine disturbs
-    least.
-    """
+    """Time the contenders in turn, round after round, each round starting with another one."""
     if rounds < 1 or warmup < 0 or not contenders:
         raise ValueError(
             f"Cannot race {len(contenders)} contenders over {rounds} rounds after {warmup} warm-up "
@@ -85,11 +80,11 @@ def race(
         first = number % len(contenders)
         for contender in [*contenders[first:], *contenders[:first]]:
             _synchronize()
-            start, cpu_start = clock(), time.process_time()
+            start, cpu_start = time.perf_counter(), time.process_time()
             contender.run()
             _synchronize()
             if number >= warmup:
-                seconds[contender.name].append(clock() - start)
+                seconds[contender.name].append(time.perf_counter() - start)
                 cpu[contender.name].append(time.process_time() - cpu_start)
         after_round()
     return [

@@ -3,8 +3,9 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 from statistics import fmean
@@ -24,58 +25,44 @@ from mimonets._seeds import mean_and_deviation
 from mimonets.experiments.experiment import Record
 from mimonets.experiments.plan import Average
 
+AXES = {"streams": ("inputs per pass", 1), "macs": ("MMAC per input", 1e6)}  # and their units
 PAPER_STYLE = {"linestyle": "none", "marker": "x", "color": "black", "zorder": 3}
 ONE_SEED = {"linestyle": "none", "marker": "o", "color": "0.3", "markerfacecolor": "white"}
 
 
-def draw_against_streams(record: Record, path: Path) -> Path:
-    """Draw accuracy against inputs per pass, one line per group."""
-    figure, axes = new_axes()
-    _draw_groups(axes, record["rows"], "streams", 1.0, _colours(record["rows"]))
-    error_scale(axes, _accuracies(record["rows"]))
-    ticks = sorted({row["streams"] for row in record["rows"]})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    _label(axes, "inputs per pass")
-    return _finish(figure, record, path, axes)
-
-
-def draw_against_macs(record: Record, path: Path) -> Path:
-    """Draw accuracy against multiply-accumulates per input."""
-    rows = [row for row in record["rows"] if "ours" in row and row["unit"] == "%"]
-    return _finish(against_cost(rows, "macs", "MMAC per input", unit=1e6), record, path)
-
-
-def against_cost(rows: Sequence[dict[str, Any]], x: str, label: str, unit: float = 1.0) -> Any:
-    """Draw accuracy against what an answer costs, on a logarithmic scale, one line per group.
+def draw_curves(record: Record, path: Path, x: str) -> Path:
+    """Draw accuracy against what an answer costs, one line per group, on a logarithmic scale.
 
     Rows of several variants, such as lengths of training, get a panel for each (rows without one
     are then left out). A legend names the groups, of which "a + b" has the colour of "a". In a
-    single panel a number beside a point says how many inputs share a pass. Accuracies near 100 %
-    are spread by a logarithmic scale of errors.
+    single panel against MACs a number beside a point says how many inputs share a pass. Accuracies
+    near 100 % are spread by a logarithmic scale of errors.
     """
+    label, unit = AXES[x]
+    rows = [row for row in record["rows"] if x in row and row["unit"] == "%"]
     variants = dict.fromkeys(row["variant"] for row in rows if row.get("variant")) or {"": None}
     rows = [row for row in rows if row.get("variant", "") in variants]
     figure = new_figure(max(7.6, 2.0 + 2.9 * len(variants)), 4.4)
     colours = _colours(rows)
+    numbered = x == "macs" and "" in variants
     for place, variant in enumerate(variants, start=1):
         axes = figure.add_subplot(1, len(variants), place)
         some = [row for row in rows if row.get("variant", "") == variant]
         _draw_groups(axes, some, x, unit, colours)
         error_scale(axes, _accuracies(some))
-        if not variant:
+        if numbered:
             _number_points(axes, some, x, unit)
-        if rows:  # else nothing has been run yet
-            low, high = min(row[x] for row in rows), max(row[x] for row in rows)
-            _scale(axes, low / 1.25, high * 1.25, unit)
-        _label(axes, label if variant else f"{label} (beside points: inputs per pass)")
+        _scale(axes, [row[x] / unit for row in rows])
+        _label(axes, f"{label} (beside points: inputs per pass)" if numbered else label)
         axes.set_title(variant, fontsize=9)
         axes.tick_params(labelsize=8)
     handles = _handles(axes, colours, _markers(colours))
+    if any(row.get("seeds") == 1 and "ours" in row for row in rows):
+        handles += axes.plot([], [], **ONE_SEED, label="one seed")
     if any("paper" in row for row in rows):
         handles += axes.plot([], [], **PAPER_STYLE, label="the paper's value")
     legend_below(figure, handles)
-    return figure
+    return _finish(figure, record, path)
 
 
 def _number_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: float) -> None:
@@ -104,12 +91,16 @@ def _number_points(axes: Any, rows: Sequence[dict[str, Any]], x: str, unit: floa
         )
 
 
-def _scale(axes: Any, low: float, high: float, unit: float) -> None:
-    """Make the axis below logarithmic, with ticks at round numbers."""
-    low, high = low / unit, high / unit
+def _scale(axes: Any, values: Sequence[float]) -> None:
+    """Make the axis below logarithmic, with ticks at round numbers, or at few integers."""
+    if not values:  # nothing has been run yet
+        return
+    low, high = min(values) / 1.25, max(values) * 1.25
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high / low > 8 else (1, 1.5, 2, 3, 4, 6, 8)
     ticks = [step * 10.0**power for power in powers for step in steps]
+    if all(float(value).is_integer() for value in values):
+        ticks = sorted(set(values))
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
     axes.set_xticks([], minor=True)
@@ -313,9 +304,9 @@ def _pairs(values: dict[int, float]) -> tuple[list[int], list[float]]:
     return list(values), list(values.values())
 
 
-DRAWINGS = {
-    "streams": draw_against_streams,
-    "macs": draw_against_macs,
+DRAWINGS: dict[str, Callable[[Record, Path], Path]] = {
+    "streams": partial(draw_curves, x="streams"),
+    "macs": partial(draw_curves, x="macs"),
     "trials": draw_dots,
     "variants": draw_variants,
     "epochs": draw_against_epochs,
@@ -358,8 +349,6 @@ def _draw_groups(
     for row in once:
         look = {"color": colours[row.get("group", "")], "marker": markers[row.get("group", "")]}
         axes.plot(row[x] / unit, row["ours"], **look, markerfacecolor="white", zorder=3)
-    if once:
-        axes.plot([], [], **ONE_SEED, label="one seed")
     known = {  # in the colour of the paper's own recipe, where it was run
         (row[x] / unit, row["paper"]): (
             "black" if row.get("our_recipe") else colours[row.get("group", "")]
@@ -369,8 +358,6 @@ def _draw_groups(
     }
     for point, colour in known.items():
         axes.plot(*point, **{**PAPER_STYLE, "color": colour}, markersize=8, markeredgewidth=2)
-    if known:
-        axes.plot([], [], **PAPER_STYLE, label="the paper's value")
 
 
 def _within_percent(mean: float, deviation: float) -> tuple[float, float]:
