@@ -112,7 +112,7 @@ def test_a_result_is_not_replaced_by_one_of_other_runs(capsys, tmp_path):
 @pytest.mark.parametrize(
     "option",
     [
-        *(("--only", "x"), ("--add",), ("--compile",), ("--scale", "0.5"), ("--workers", "auto")),
+        *(("--only", "x"), ("--add",), ("--scale", "0.5"), ("--workers", "auto")),
         *(("--set", "train.lr=1"), ("--precision", "32"), ("--array", "x"), ("--devices", "2")),
     ],
 )

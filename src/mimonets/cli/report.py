@@ -1,6 +1,6 @@
 """The tables and the plot that bench, evaluate and train show."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -74,20 +74,6 @@ def accuracy_table(title: str, rows: Sequence[tuple[OperatingPoint, PointAccurac
             f"{result.loss:.3f}",
             f"{result.calibration_error:.3f}",
             mmac(macs),
-        )
-    return table
-
-
-def seeds_table(title: str, modes: Sequence[Mapping[str, Any]]) -> Any:
-    """Lay out validation accuracy by active streams: mean and spread over seeds."""
-    names = ("active streams", "mean", "deviation", "seeds")
-    table = make_table(f"{title}: accuracy on held-out data", names, words=())
-    for row in modes:
-        table.add_row(
-            str(row["active_streams"]),
-            f"{row['mean']:.2%}",
-            "" if row["deviation"] is None else f"{row['deviation']:.2%}",
-            str(len(row["accuracies"])),
         )
     return table
 

@@ -79,12 +79,6 @@ def add_options(parser: Parser) -> None:
     what = "CPU cores of each run with --workers"
     parser.add_default("--cpus-per-run", 1, what, type=positive, metavar="K")
     parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="train through torch.compile: half a minute's start, then often faster; needs a C++ "
-        "compiler",
-    )
-    parser.add_argument(
         "--report",
         action="store_true",
         help="train nothing, report what is there, runs of `mimonets train` included",
@@ -171,9 +165,8 @@ def _chosen(args: Namespace) -> "Experiment":
     for name in ("precision", "devices", "accumulate"):
         value = getattr(args, name)
         settings += [] if value is None else [f"train.{name}={value}"]
-    settings += ["train.compile=true"] if args.compile else []
     given = {"--scale": args.scale != 1, "--only": args.only, "--add": args.add}
-    given |= {f"--{name}": getattr(args, name) for name in ("compile", "set", "precision")}
+    given |= {f"--{name}": getattr(args, name) for name in ("set", "precision")}
     given |= {"--devices": args.devices, "--accumulate": args.accumulate, "--array": args.array}
     given |= {"--workers": args.workers is not None}
     if experiment.plan is None:

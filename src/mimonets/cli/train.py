@@ -18,8 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from mimonets._seeds import mean_and_deviation
-from mimonets._show import make_console, print_json
+from mimonets._show import print_json
 from mimonets.cli._options import NETWORK_HELP, Parser, positive
 
 
@@ -29,7 +28,6 @@ def add_options(parser: Parser) -> None:
     parser.add_set()
     parser.add_argument("--out", metavar="DIR", help="the run's folder (runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
-    parser.add_default("--seeds", 1, "train K times", type=positive, metavar="K")
     parser.add_argument(
         "--devices", type=positive, metavar="K", help="processes that share every batch"
     )
@@ -48,7 +46,7 @@ def add_options(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> None:
-    """Train a recipe, once or with several seeds."""
+    """Train a recipe."""
     from mimonets.cli.open_models import find_recipe
     from mimonets.recipes.execute import run_recipe, taste
     from mimonets.training import TrainingDivergedError
@@ -62,46 +60,33 @@ def run(args: Namespace) -> None:
     if args.taste:
         recipe = taste(recipe)
     folder = Path(args.out or f"runs/{recipe.name}{'-taste' if args.taste else ''}")
-    results = []
-    for number in range(args.seeds):
-        seeded = recipe.with_seed(recipe.train.seed + number)
-        run_dir = folder if args.seeds == 1 else folder / f"seed-{seeded.train.seed}"
-        if args.resume and not run_dir.exists():
-            print(f"nothing to resume in {run_dir}: starting a new run there", file=sys.stderr)
-        try:
-            results.append(run_recipe(seeded, run_dir, resume=args.resume))
-        except TrainingDivergedError as error:
-            raise ValueError(str(error)) from error
-    if any(result.rank for result in results):  # one of several processes: the first one speaks
+    if args.resume and not folder.exists():
+        print(f"nothing to resume in {folder}: starting a new run there", file=sys.stderr)
+    try:
+        result = run_recipe(recipe, folder, resume=args.resume)
+    except TrainingDivergedError as error:
+        raise ValueError(str(error)) from error
+    if result.rank:  # one of several processes: the first one speaks
         return
     if args.json:
-        print_json(
-            {
-                "recipe": recipe.name,
-                "folder": str(folder),
-                "training": [result.training for result in results],
-                "modes": _summarise_seeds(results),
-            }
-        )
+        modes = [{**row, "active_streams": mode} for mode, row in result.final.items()]
+        found = {"recipe": recipe.name, "folder": str(folder), "training": result.training}
+        print_json({**found, "modes": modes})
         return
-    console = make_console()
-    if results[0].final:
-        from mimonets.cli.report import seeds_table
-
-        console.print(seeds_table(recipe.name, _summarise_seeds(results)))
+    accuracies = [f"{row['accuracy']:.2%} ({n} active)" for n, row in result.final.items()]
+    if accuracies:
+        print(f"{recipe.name}: accuracy on the validation data {', '.join(accuracies)}.")
     else:
-        for result in results:
-            last = ", ".join(
-                f"{name} {value:.3f}"
-                for name, value in result.training.items()
-                if isinstance(value, int | float)
-            )
-            print(
-                f"{recipe.name}: {last or 'nothing was kept'} on the training data in the last "
-                f"epoch. Nothing else was measured: there is no validation data."
-            )
-    first = results[0]
-    print(f"The model is in {first.model_dir}. Next: mimonets evaluate {quote(str(first.run_dir))}")
+        last = ", ".join(
+            f"{name} {value:.3f}"
+            for name, value in result.training.items()
+            if isinstance(value, int | float)
+        )
+        print(
+            f"{recipe.name}: {last or 'nothing was kept'} on the training data in the last "
+            f"epoch. Nothing else was measured: there is no validation data."
+        )
+    print(f"The model is in {result.model_dir}. Next: mimonets evaluate {quote(str(folder))}")
 
 
 def _multiplied(recipe: Any, devices: int, rule: Any) -> Any:
@@ -113,20 +98,3 @@ def _multiplied(recipe: Any, devices: int, rule: Any) -> Any:
         file=sys.stderr,
     )
     return replace(recipe, train=config)
-
-
-def _summarise_seeds(results: list[Any]) -> list[dict[str, Any]]:
-    """Mean and spread of the validation accuracy of each mode over the seeds."""
-    summary = []
-    for mode in results[0].final:
-        accuracies = [result.final[mode]["accuracy"] for result in results]
-        mean, deviation = mean_and_deviation(accuracies)
-        summary.append(
-            {
-                "active_streams": mode,
-                "accuracies": accuracies,
-                "mean": mean,
-                "deviation": deviation,
-            }
-        )
-    return summary
