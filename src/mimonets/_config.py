@@ -13,9 +13,11 @@ Limits stand beside the fields they belong to:
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mimonets._messages import short
 
@@ -26,25 +28,15 @@ MAX_SIZE = 10_000_000  # feature maps, tokens, classes: a larger number is a mis
 
 @dataclass(frozen=True)
 class Limits:
-    """What a number has to fulfil, and the words for it."""
+    """What a number, or each of several, has to fulfil, and the words for it."""
 
-    integer: bool = False
-    optional: bool = False  # None fits too
     least: float | None = None
     above: float | None = None
     most: float | None = None
     below: float | None = None
-    words: tuple[str, ...] = ()  # that fit too
 
-    def fit(self, value: object) -> bool:
-        """Tell whether a value keeps to the limits."""
-        if value is None:
-            return self.optional
-        if isinstance(value, str):
-            return value in self.words
-        if not (is_integer(value) if self.integer else is_number(value)):
-            return False
-        assert isinstance(value, int | float)
+    def fit(self, value: float) -> bool:
+        """Tell whether a number keeps to the limits. NaN never does, infinity only as ``most``."""
         return (
             (isinstance(value, int) or math.isfinite(value) or value == self.most)
             and (self.least is None or value >= self.least)
@@ -53,31 +45,24 @@ class Limits:
             and (self.below is None or value < self.below)
         )
 
-    def demand(self, value: object) -> str:
-        """Say what a value that does not fit must be; the largest integer only if exceeded."""
+    def bounds(self, value: object, *, integer: bool) -> str:
+        """Say what the limits are, for a value that does not fit; large ones if exceeded."""
         exceeded = is_number(value) and self.most is not None and value > self.most
-        bounds = [
+        return " and ".join(
             f"{sign} {bound}"
             for sign, bound in (
                 (">=", self.least),
                 (">", self.above),
-                ("<=", self.most if exceeded or not self.integer else None),
+                ("<=", self.most if exceeded or not integer else None),
                 ("<", self.below),
             )
             if bound is not None and bound != math.inf
-        ]
-        words = " ".join(["an integer" if self.integer else "a number", " and ".join(bounds)])
-        return words.strip() + "".join(
-            f", or {word}" for word in (*self.words, *(["null"] if self.optional else []))
         )
 
 
-def integer(
-    default: Any, *, least: int = 1, most: int | None = None, words: tuple[str, ...] = ()
-) -> Any:
-    """Make a field for an integer >= ``least``, or a word; None fits if it is the default."""
-    limits = Limits(integer=True, optional=default is None, least=least, most=most, words=words)
-    return field(default=default, metadata={"limits": limits})
+def integer(default: Any, *, least: int = 1, most: int | None = None) -> Any:
+    """Make a field for an integer >= ``least``, or for several; its type says what else fits."""
+    return number(default, least=least, **({} if most is None else {"most": most}))
 
 
 def size(default: Any, *, least: int = 1, most: int = MAX_SIZE) -> Any:
@@ -85,13 +70,9 @@ def size(default: Any, *, least: int = 1, most: int = MAX_SIZE) -> Any:
     return integer(default, least=least, most=most)
 
 
-def number(default: Any, *, optional: bool = False, **limits: float) -> Any:
-    """Make a field for a number within ``least``, ``above``, ``most`` and ``below``.
-
-    None fits if it is the default or ``optional``. NaN never fits, infinity only as ``most``.
-    """
-    found = Limits(optional=optional or default is None, **limits)  # type: ignore[arg-type]
-    return field(default=default, metadata={"limits": found})
+def number(default: Any, **limits: float) -> Any:
+    """Make a field for a number, or several, within ``least``, ``above``, ``most``, ``below``."""
+    return field(default=default, metadata={"limits": Limits(**limits)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +91,12 @@ class Config:
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = []
-        choices = _choices(type(self))  # type: ignore[arg-type]
+        hints = hints_of(type(self))  # type: ignore[arg-type]
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
-            limits = setting.metadata.get("limits")
-            if name in choices and limits is None:
-                found += self._wrong_choice(name, choices[name])
-            if isinstance(limits, Limits) and not limits.fit(value):
-                found.append(f"{name}={short(value)} must be {limits.demand(value)}.")
-            if isinstance(setting.default, bool) and not isinstance(value, bool):
-                found.append(f"{name}={short(value)} must be true or false.")
+            limits, hint = setting.metadata.get("limits"), hints[name]
+            if not is_of_type(value, hint, limits):
+                found.append(f"{name}={short(value)} {_demand(value, hint, limits)}.")
         return found
 
     def narrowed_to(self, kind: type[C]) -> C:
@@ -130,20 +107,74 @@ class Config:
         value = getattr(self, name)
         if value in choices:
             return []
-        words = ", ".join("null" if word is None else str(word) for word in choices)
-        return [f"{name}={short(value)} is not known: choose from {words}."]
+        return [f"{name}={short(value)} {_demand(value, Literal[choices])}."]
 
 
 @cache
-def _choices(kind: type[Config]) -> dict[str, tuple[Any, ...]]:
-    """List the words that fit each setting whose type is a Literal; None where it is optional."""
-    found = {}
-    for name, hint in get_type_hints(kind).items():
-        optional = (None,) if type(None) in get_args(hint) else ()
-        for part in (hint, *get_args(hint)):
-            if get_origin(part) is Literal:
-                found[name] = (*get_args(part), *optional)
-    return found
+def hints_of(kind: type[Any]) -> dict[str, Any]:
+    """Give the types of the fields of a dataclass."""
+    return get_type_hints(kind)
+
+
+def is_of_type(value: object, hint: Any, limits: Limits | None = None) -> bool:
+    """Tell whether a value is of a type, contents included, and its numbers within limits.
+
+    >>> is_of_type({"1": [0.5]}, dict[str, list[float]]), is_of_type([True], list[int])
+    (True, False)
+    >>> is_of_type((1, 0), tuple[int, int], Limits(least=1)), is_of_type(None, int | None)
+    (False, True)
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (UnionType, Union):
+        return any(is_of_type(value, part, limits) for part in parts)
+    if kind is Literal:
+        return isinstance(value, str | NoneType) and value in parts
+    if kind is tuple and parts[1:] != (...,):
+        is_one = isinstance(value, tuple) and len(value) == len(parts)
+        return is_one and all(map(is_of_type, value, parts, [limits] * len(parts)))  # type: ignore[call-overload]
+    if kind in (list, tuple):
+        is_one = isinstance(value, list | tuple)
+        return is_one and all(is_of_type(one, parts[0], limits) for one in value)  # type: ignore[attr-defined]
+    if kind is dict:
+        return isinstance(value, dict) and all(is_of_type(v, parts[1]) for v in value.values())
+    if hint in (int, float):
+        fits = is_integer(value) if hint is int else is_number(value)
+        return fits and (limits is None or limits.fit(value))  # type: ignore[arg-type]
+    return hint is Any or isinstance(value, kind or hint)
+
+
+def _demand(value: object, hint: Any, limits: Limits | None = None) -> str:
+    """Say what a value that does not fit must be.
+
+    >>> _demand(3, Literal["a", "b"]), _demand(0, int | None, Limits(least=1))
+    ('is not known: choose from a, b', 'must be an integer >= 1, or null')
+    """
+    parts = [hint] if get_origin(hint) not in (UnionType, Union) else list(get_args(hint))
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    null = ["null"] if NoneType in parts else []
+    others = [part for part in parts if part is not NoneType and get_origin(part) is not Literal]
+    if not others:
+        return f"is not known: choose from {', '.join([*words, *null])}"
+    found = [*(_words(value, part, limits) for part in others), *words, *null]
+    return f"must be {', or '.join(found)}"
+
+
+def _words(value: object, hint: Any, limits: Limits | None) -> str:
+    """Name a type, with the limits of its numbers.
+
+    >>> _words((1, 0), tuple[int, int], Limits(least=1)), _words(1, bool, None)
+    ('a list of 2, each an integer >= 1', 'true or false')
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is tuple:
+        count = "" if parts[1:] == (...,) else f" of {len(parts)}"
+        inner = _demand(value, parts[0], limits).removeprefix("must be ")
+        return f"a list{count}, each {inner}"
+    if hint in (int, float):
+        name = "an integer" if hint is int else "a number"
+        return f"{name} {limits.bounds(value, integer=hint is int)}".strip() if limits else name
+    names = {bool: "true or false", str: "text", Mapping: "keys with values"}
+    return names.get(kind or hint, f"of type {getattr(hint, '__name__', hint)}")
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -4,15 +4,14 @@ It travels inside checkpoints and exported models, so that whoever has the weigh
 input as in training. Needs numpy only: a server without PyTorch reads it too.
 """
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from mimonets._config import MAX_SIZE, Config, is_integer, is_number, size
+from mimonets._config import Config, number, size
 from mimonets._messages import short
 
 Array = np.ndarray[Any, Any]
@@ -33,11 +32,12 @@ class InputSpec(Config):
 
     kind: InputKind
     # Of one input: (channels, height, width), (tokens,) or (2, tokens), any for an array of floats.
-    shape: tuple[int, ...]
-    mean: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
-    deviation: tuple[float, ...] | None = None  # images: per channel, on the scale 0..255
+    shape: tuple[int, ...] = size(MISSING)
+    # Images: per channel, on the scale 0..255.
+    mean: tuple[float, ...] | None = number(None)
+    deviation: tuple[float, ...] | None = number(None, above=0)
     crop: int | None = size(None)  # images: the centre square that is kept of the original
-    original: tuple[int, int] | None = None  # images: height and width before the crop, if known
+    original: tuple[int, int] | None = size(None)  # images: height and width before the crop
     labels: tuple[str, ...] | None = None  # names of the classes, in order
     vocab_size: int | None = size(None)  # tokens: ids are 0 .. vocab_size - 1
     answers: AnswerKind | None = None  # "values": numbers; None: logits of classes
@@ -56,38 +56,23 @@ class InputSpec(Config):
     def problems(self) -> list[str]:
         """List what is wrong with this description, one sentence each."""
         found = super().problems()
-        sides = {"image": (3,), "tokens": (1, 2), "array": (1, 2, 3, 4)}.get(self.kind, ())
-        if not _sequence(self.shape, is_size) or len(self.shape) not in sides:
-            found.append(
-                f"shape={short(self.shape)} must be (channels, height, width) for images, "
-                f"(tokens,) or (2, tokens) for token ids, one to four sides for arrays, all "
-                f"integers >= 1."
-            )
+        if found:
             return found
-        for name, fits, wanted in (
-            ("mean", lambda x: is_number(x) and math.isfinite(x), "finite numbers"),
-            ("deviation", lambda x: is_number(x) and 0 < x < math.inf, "finite numbers > 0"),
-            ("original", is_size, "integers >= 1"),
-            ("labels", lambda x: isinstance(x, str), "names"),
-            ("outputs", lambda x: isinstance(x, str), "names"),
-        ):
-            value = getattr(self, name)
-            if value is not None and not _sequence(value, fits):
-                found.append(f"{name}={short(value)} must be a list of {wanted}, or null.")
-        for name in ("mean", "deviation") if self.kind == "image" and not found else ():
-            value = getattr(self, name)
-            if value is not None and len(value) != self.shape[0]:
-                found.append(
-                    f"{name}={short(value)} must have one number for each of {self.shape[0]} "
-                    f"channels."
-                )
-        if self.kind == "image" and not found:
-            found += self._problems_of_images()
-        return found
+        sides = {"image": (3,), "tokens": (1, 2), "array": (1, 2, 3, 4)}[self.kind]
+        if len(self.shape) not in sides:
+            return [
+                f"shape={short(self.shape)} must be (channels, height, width) for images, "
+                f"(tokens,) or (2, tokens) for token ids, one to four sides for arrays."
+            ]
+        return self._problems_of_images() if self.kind == "image" else []
 
     def _problems_of_images(self) -> list[str]:
         """List what does not fit together."""
-        found = []
+        found = [
+            f"{name}={short(value)} must have one number for each of {self.shape[0]} channels."
+            for name, value in (("mean", self.mean), ("deviation", self.deviation))
+            if value is not None and len(value) != self.shape[0]
+        ]
         if (self.mean is None) != (self.deviation is None):
             there, missing = (
                 ("mean", "deviation") if self.mean is not None else ("deviation", "mean")
@@ -99,9 +84,9 @@ class InputSpec(Config):
                 f"{self.shape}."
             )
         original = self.original
-        if original is not None and (len(original) != 2 or min(original) < (self.crop or 1)):
+        if original is not None and min(original) < (self.crop or 1):
             found.append(
-                f"original={original} must be a height and a width, no smaller than the crop."
+                f"original={original} must be no smaller than the crop, in height and width."
             )
         return found
 
@@ -160,12 +145,3 @@ class InputSpec(Config):
             return cls(**description)
         except TypeError as error:  # not a mapping, or of other names than ours
             raise ValueError(f"This is no description of inputs: {error}.") from None
-
-
-def is_size(value: object) -> bool:
-    """Tell whether a value can be the side of an input."""
-    return is_integer(value) and 1 <= value <= MAX_SIZE
-
-
-def _sequence(value: object, fits: Callable[[object], bool]) -> bool:
-    return isinstance(value, tuple) and all(map(fits, value))

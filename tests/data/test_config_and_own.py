@@ -72,7 +72,7 @@ def test_all_mistakes_are_named_at_once():
         ({"name": "listops", "validation": 5}, "validation=5 means nothing for listops.*use sizes"),
         ({"seed": True}, "seed=True must be an integer >= 0"),
         ({"name": "mnist", "contour_length": 9}, "contour_length=9 means nothing for mnist"),
-        ({"name": "recall", "sizes": 5}, "sizes=5 must be three integers"),
+        ({"name": "recall", "sizes": 5}, "sizes=5 must be a list of 3, each an integer >= 0"),
         ({"name": ["digits"]}, r"name=\('digits',\) is not known.*: choose from"),
         ({"contour_length": 2}, "contour_length=2 must be an integer >= 3"),
     ],

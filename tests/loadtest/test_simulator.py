@@ -142,7 +142,7 @@ def test_the_command_prints_a_table_and_writes_a_plot(tmp_path, capsys):
         (["--small", "0:2"], "must be a fraction of the cost and an accuracy"),
         (["--seed", "-1"], "seed=-1 must be an integer >= 0"),
         (["--slo-ms", "5"], "slo=0.005 s must be longer than a single pass"),
-        (["--theta", "2"], "theta=2.0 must be above 0"),
+        (["--theta", "2"], "theta=2.0 must be a number > 0 and <= 1"),
         (["--pass-ms", "0"], "--pass-ms 0 and --call-ms 0.2 must be numbers of milliseconds"),
     ],
 )

@@ -215,7 +215,7 @@ def test_a_big_and_a_small_network_are_two_points():
 
 
 def test_settings_refuse_nonsense():
-    with pytest.raises(ValueError, match="theta=0 must be above 0"):
+    with pytest.raises(ValueError, match="theta=0 must be a number > 0"):
         PolicySettings(theta=0)
     with pytest.raises(ValueError, match="max_passes=0"):
         PolicySettings(max_passes=0)

@@ -17,7 +17,7 @@ def test_the_defaults_are_the_papers():
 
 
 def test_every_mistake_is_named_at_once():
-    with pytest.raises(ValueError, match="epochs=0.*optimizer='sdg'.*lr=-1.*ema=1.5.*momentum="):
+    with pytest.raises(ValueError, match="epochs=0.*optimizer='sdg'.*lr=-1.*momentum=.*ema=1.5"):
         TrainConfig(epochs=0, optimizer="sdg", lr=-1, ema=1.5, momentum=(0.9, 1.0))
 
 
@@ -32,10 +32,10 @@ def test_every_mistake_is_named_at_once():
         ({"solo": -0.1}, "solo=-0.1 must be a number >= 0 and <= 1"),
         ({"exact": 0.6, "solo": 0.5}, "add up to more than 1"),
         ({"label_smoothing": True}, "label_smoothing=True must be a number"),
-        ({"betas": 0.9}, "betas=0.9 must be two numbers"),
+        ({"betas": 0.9}, "betas=0.9 must be a list of 2, each a number >= 0 and < 1"),
         ({"precision": "fp8"}, "choose from 32, bf16"),
         ({"grad_filter": 1}, "grad_filter=1 must be a number > 1"),
-        ({"modes": 0.5}, "modes=0.5 must map numbers of active streams to shares"),
+        ({"modes": 0.5}, "modes=0.5 must be keys with values, or null"),
         ({"warmup": float("inf")}, "warmup=inf must be a number >= 0"),
         ({"lr": float("nan")}, "lr=nan must be a number > 0"),
         ({"keep": "first"}, "keep='first' is not known: choose from best, last"),

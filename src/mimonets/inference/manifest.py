@@ -10,10 +10,9 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from mimonets._config import is_integer, is_number
+from mimonets._config import hints_of, is_of_type
 from mimonets._files import write_text
 from mimonets._inputs import InputSpec
 from mimonets._messages import short
@@ -207,9 +206,9 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
 def _check_fields(path: Path, manifest: Manifest) -> None:
     """Refuse fields of another type than the one that is written, and modes that are none."""
     for record in (manifest, *manifest.modes, *manifest.formats.values()):
-        for name, hint in get_type_hints(type(record)).items():
+        for name, hint in hints_of(type(record)).items():  # type: ignore[arg-type]
             value = getattr(record, name)
-            if not _is_of_type(value, hint):
+            if not is_of_type(value, hint):
                 kind = getattr(hint, "__name__", str(hint))
                 raise ValueError(f"{path} says {name}={short(value)}, which is no {kind}.")
     numbers = [mode.active_streams for mode in manifest.modes]
@@ -219,27 +218,6 @@ def _check_fields(path: Path, manifest: Manifest) -> None:
             f"{path} has the modes {short(numbers)}: they ascend from 1 or more to at most "
             f"num_streams={most}."
         )
-
-
-def _is_of_type(value: object, hint: Any) -> bool:
-    """Tell whether a value that came from JSON is of a type, contents included.
-
-    >>> _is_of_type({"1": [0.5]}, dict[str, list[float]]), _is_of_type([True], list[int])
-    (True, False)
-    """
-    parts = get_args(hint)
-    if hint is Any:
-        return True
-    if get_origin(hint) is UnionType:
-        return any(_is_of_type(value, part) for part in parts)
-    if get_origin(hint) is dict:
-        return isinstance(value, dict) and all(_is_of_type(v, parts[1]) for v in value.values())
-    if get_origin(hint) in (list, tuple):
-        is_one = isinstance(value, list | tuple)
-        return is_one and all(_is_of_type(one, parts[0]) for one in value)  # type: ignore[attr-defined]
-    if hint in (int, float):
-        return is_integer(value) if hint is int else is_number(value)
-    return isinstance(value, hint)
 
 
 def _check_graphs(path: Path, manifest: Manifest) -> None:

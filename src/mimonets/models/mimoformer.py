@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from mimonets._config import MAX_SIZE, is_integer
+from mimonets._config import size
 from mimonets.attention.modules import BundledFavorS, FavorS
 from mimonets.models.baselines.transformer import PerformerConfig, make_features
 from mimonets.models.blocks import Block, FullySuperposedBlock, SuperposedMLPBlock
@@ -22,21 +22,9 @@ SuperposeName = Literal["attention", "attention+mlp", "attention+mlp+qkv"]
 class MIMOFormerConfig(PerformerConfig):
     """The multiple-input Performer. MIMONets, section 4."""
 
-    grid: tuple[int, int] = (2, 2)  # M x N streams: bundled queries x bundled keys and values
+    grid: tuple[int, int] = size((2, 2))  # M x N streams: bundled queries x bundled keys and values
     superpose: SuperposeName = "attention"  # what runs in superposition
     damping: bool = True  # multiply bundled q and k by (M N)^(-1/2)
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        found = super().problems()
-        grid = self.grid
-        if (
-            not isinstance(grid, tuple)
-            or len(grid) != 2
-            or not all(is_integer(side) and 1 <= side <= MAX_SIZE for side in grid)
-        ):
-            found.append(f"grid={grid!r} must be two integers >= 1, such as (2, 2).")
-        return found
 
     @property
     def num_streams(self) -> int:

@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import islice
 from math import ceil, inf
 
-from mimonets._config import Config, integer
+from mimonets._config import Config, integer, number
 from mimonets.serving.jobs import Backlog, Group, Job, QueuedInput
 from mimonets.serving.operating_points import ServedPoint
 from mimonets.serving.waiting_line import WaitingLine
@@ -44,16 +44,11 @@ CLOSE_BLOCKS = 2  # of a long queue that are looked into where a bound does not 
 class PolicySettings(Config):
     """What the operator of a server may choose."""
 
-    theta: float = 0.6  # fraction of the time budget that the queue may use
+    theta: float = number(
+        0.6, above=0, most=1
+    )  # fraction of the time budget that the queue may use
     passes: int = integer(2)  # passes per job at all points but the fastest: decide again soon
     max_passes: int = integer(8)  # at most so many passes per job at the fastest point
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        found = super().problems()
-        if not 0 < self.theta <= 1:
-            found.append(f"theta={self.theta!r} must be above 0 and at most 1.")
-        return found
 
 
 class Policy:

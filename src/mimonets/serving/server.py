@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mimonets._config import Config, integer
+from mimonets._config import Config, integer, number
 from mimonets._messages import did_you_mean, first_line, short
 from mimonets.serving.batcher import Batcher, NotFiniteError
 from mimonets.serving.bodies import Bodies
@@ -24,12 +24,14 @@ from mimonets.serving.request_options import RequestOptions, make_request
 from mimonets.serving.tenants import Tenant, Tenants
 from mimonets.serving.worker import Worker, resolve
 
+LONGEST = 3600.0  # seconds
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(Config):
     """What the operator of a server may choose."""
 
-    slo: float = 0.1  # seconds for a request that names no timeout
+    slo: float = number(0.1, above=0, most=LONGEST)  # seconds for a request that names no timeout
     policy: PolicySettings = field(default_factory=PolicySettings)
     max_body: int = integer(64 * 2**20, least=1024)  # bytes of one request
     max_inputs: int = integer(256)  # of one request
@@ -38,19 +40,11 @@ class ServerSettings(Config):
     max_queued: int = integer(256 * 2**20, least=1024)  # bytes of all that waits
     max_queued_inputs: int = integer(65_536)  # of all that waits
     max_pixels: int = integer(16_000_000)  # of all image files of one request
-    header_timeout: float = 10.0  # seconds that a client may take to send its headers
-    body_timeout: float = 30.0  # seconds that a client may take to send its request
+    # Seconds that a client may take to send its headers, and its request.
+    header_timeout: float = number(10.0, above=0, most=LONGEST)
+    body_timeout: float = number(30.0, above=0, most=LONGEST)
     max_connections: int = integer(1000)
     hosts: tuple[str, ...] | None = None  # names by which the server may be called; None: any
-
-    def problems(self) -> list[str]:
-        """List what is wrong with these settings, one sentence each."""
-        found = super().problems()
-        for name in ("slo", "header_timeout", "body_timeout"):
-            value = getattr(self, name)
-            if not 0 < value <= 3600:
-                found.append(f"{name}={value!r} must be above 0 and at most 3600 seconds.")
-        return found
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mimonets._config import Config, is_integer
+from mimonets._config import Config, integer
 from mimonets._messages import did_you_mean
 
 
@@ -17,17 +17,12 @@ class Tenant(Config):
 
     name: str
     shares: bool = False  # its inputs may share a pass with those of others who agreed
-    quota: int | None = None  # most inputs that it may have queued
+    quota: int | None = integer(None)  # most inputs that it may have queued
     admin: bool = False  # may load and reload models
 
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
-        found = super().problems()
-        if not isinstance(self.name, str) or not self.name:
-            found.append(f"tenant={self.name!r} must be a name.")
-        if self.quota is not None and (not is_integer(self.quota) or self.quota < 1):
-            found.append(f"quota={self.quota!r} must be an integer >= 1.")
-        return found
+        return super().problems() + ([] if self.name else ["a tenant needs a name."])
 
 
 EVERYONE = Tenant(name="everyone", shares=True)

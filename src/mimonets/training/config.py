@@ -80,18 +80,20 @@ class TrainConfig(Config):
     schedule: ScheduleName = "onecycle"  # cosine; linear-onecycle for LRA; warmup for recall
     lr: float = number(0.2, above=0)  # the highest learning rate
     # At the first and at the last step; null: lr / 25 and lr / 10000, here 0.008 and 2e-5.
-    lr_ends: tuple[float | None, float | None] = (None, None)
+    lr_ends: tuple[float | None, float | None] = number((None, None), above=0)
     warmup: float = number(0.3, least=0)  # until lr: a fraction of the steps, or steps if >= 1
-    momentum: tuple[float, float] = (0.95, 0.85)  # at the lowest and at the highest rate
+    momentum: tuple[float, float] = number(
+        (0.95, 0.85), least=0, below=1
+    )  # at the lowest and at the highest rate
     cycle_momentum: bool = True  # with onecycle; AdamW cycles its first beta. False: keep still
-    betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
+    betas: tuple[float, float] = number((0.9, 0.999), least=0, below=1)  # of AdamW
     epsilon: float = number(1e-6, above=0)  # of AdamW
     weight_decay: float = number(1e-5, least=0)  # not on activations, stream keys and unbinding
     decay_all: bool = True  # False: not on biases, norms and embeddings either
 
     # What keeps training stable.
     # Skip a batch whose gradient norm exceeds this many times last epoch's mean.
-    grad_filter: float | None = number(10.0, optional=True, above=1)
+    grad_filter: float | None = number(10.0, above=1)
     grad_clip: float | None = number(None, above=0)  # clip the gradient's norm
     ema: float | None = number(None, least=0, below=1)  # decay of averaged weights, used instead
 
@@ -99,7 +101,7 @@ class TrainConfig(Config):
     precision: PrecisionName = "32"  # or bf16: mixed precision
     # Work on a batch in so many parts: less memory, the same step, but batch norm sees each part
     # by itself. auto: as few as fit into the memory of a CUDA device.
-    accumulate: int | Literal["auto"] = integer(1, words=("auto",))
+    accumulate: int | Literal["auto"] = integer(1)
     recompute: bool = False  # features of linear attention again in the backward pass: less memory
     accelerator: str = "auto"  # or cpu, cuda, mps
     devices: int = integer(1)  # processes on this machine, which share every batch
@@ -124,9 +126,8 @@ class TrainConfig(Config):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found, modes, parts = super().problems(), self.modes, self.warm_ups
-        if modes is not None and not (
-            isinstance(modes, Mapping)
-            and modes
+        if isinstance(modes, Mapping) and not (
+            modes
             and all(is_integer(mode) and mode >= 1 for mode in modes)
             and all(is_number(share) and share >= 0 for share in modes.values())
             and abs(sum(modes.values()) - 1) < 1e-6
@@ -143,22 +144,8 @@ class TrainConfig(Config):
                 f"warmup={self.warmup!r} is neither a fraction of the steps (below 1) nor an "
                 f"integer number of steps."
             )
-        ends = self.lr_ends
-        if not (
-            isinstance(ends, tuple)
-            and len(ends) == 2
-            and all(end is None or (is_number(end) and end > 0) for end in ends)
-            and all(end is None or end <= self.lr for end in ends if is_number(self.lr))
-        ):
-            found.append(f"lr_ends={ends!r} must be two numbers above 0 and at most lr, or null.")
-        for name in ("momentum", "betas"):
-            pair = getattr(self, name)
-            if not (
-                isinstance(pair, tuple)
-                and len(pair) == 2
-                and all(is_number(value) and 0 <= value < 1 for value in pair)
-            ):
-                found.append(f"{name}={pair!r} must be two numbers, each at least 0 and below 1.")
+        if not found and any(end is not None and end > self.lr for end in self.lr_ends):
+            found.append(f"lr_ends={self.lr_ends!r} must be at most lr={self.lr:g}.")
         return found
 
     def total_steps(self, steps_per_epoch: int) -> int:

@@ -6,13 +6,11 @@ and of the classifier, and each has batch norms of its own.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mimonets._config import is_integer, is_number
-from mimonets._messages import short
+from mimonets._config import integer, number
 from mimonets._operating_point import OperatingPoint
 from mimonets.layers import BatchNorm2d, GridPool2d, init_convolution
 from mimonets.models.base import MIN_IMAGE_SIZE, ImageModel
@@ -34,8 +32,9 @@ class SlimmableWideResNetConfig(WideResNetConfig):
     have weights.
     """
 
-    widths: tuple[float, ...] = (1.0, 0.5, 0.25)  # of each point: fraction of the feature maps
-    shrinks: tuple[int, ...] = (1, 1, 1)  # of each point: pixels per side averaged to one
+    # Of each point: fraction of the feature maps, and pixels per side averaged to one.
+    widths: tuple[float, ...] = number((1.0, 0.5, 0.25), above=0, most=1)
+    shrinks: tuple[int, ...] = integer((1, 1, 1))
 
     @property
     def operating_points(self) -> tuple[OperatingPoint, ...]:
@@ -53,26 +52,17 @@ class SlimmableWideResNetConfig(WideResNetConfig):
     def problems(self) -> list[str]:
         """List what is wrong with these settings, one sentence each."""
         found = super().problems()
-        lists: tuple[Any, Any] = self.widths, self.shrinks
-        widths, shrinks = lists
-        if not (isinstance(widths, tuple) and isinstance(shrinks, tuple)):
-            return [
-                *found,
-                f"widths={short(widths)} and shrinks={short(shrinks)} must be tuples of a number "
-                f"for each operating point, such as (1.0, 0.5) and (1, 1).",
-            ]
+        widths, shrinks = self.widths, self.shrinks
+        if found:
+            return found
         if not widths or len(widths) != len(shrinks):
             found.append(
                 f"widths={widths} and shrinks={shrinks} must be equally long: an operating "
                 f"point has one of each."
             )
-        if not all(is_number(width) and 0 < width <= 1 for width in widths):
-            found.append(f"widths={widths} must be fractions above 0 and at most 1.")
-        wrong = [shrink for shrink in shrinks if not is_integer(shrink) or shrink < 1]
-        if wrong or (not found and self.image_size // max(shrinks) < MIN_IMAGE_SIZE):
+        elif self.image_size // max(shrinks) < MIN_IMAGE_SIZE:
             found.append(
-                f"shrinks={shrinks} must be integers >= 1 that leave {MIN_IMAGE_SIZE} of "
-                f"{self.image_size} pixels."
+                f"shrinks={shrinks} must leave {MIN_IMAGE_SIZE} of {self.image_size} pixels."
             )
         found += [
             f"{name}={getattr(self, name)!r} is not for slimmable networks: leave it out."
