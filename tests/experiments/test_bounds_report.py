@@ -52,18 +52,15 @@ def test_closed_forms_are_within_monte_carlo_error(report):
 
 
 def test_the_curves_stay_below_their_bounds_too(report):
-    curves = report["curves"]
-    pairs = [(curves["keys"], kind) for kind in ("bipolar", "Gaussian")]
-    pairs += [(curves["sums"], "simulated")]
-    pairs += [(curves["norms"], f"D={dim}") for dim in (16, 64, 256)]
-    pairs += [(curves["cleanup"][f"N={n}"], "simulated") for n in (2, 4, 8)]
-    for grid in ("2x2", "4x4"):
-        curve = curves[f"attention {grid}"]
-        for bound in curve["bounds"].values():
-            pairs.append(({"bound": bound, "simulated": curve["simulated"]}, "simulated"))
+    pairs = []
+    for panel in report["panels"]:
+        lines, points = list(panel["lines"].values()), list(panel["points"].values())
+        paired = list(zip(lines, points, strict=True)) if "N=" in str(panel["points"]) else None
+        lines = lines[:1] if "exact" in str(panel["lines"]) else lines
+        pairs += paired or [(line, found) for line in lines for found in points]
     assert len(pairs) == 19
-    for curve, name in pairs:
-        for bound, found in zip(curve["bound"], curve[name], strict=True):
+    for line, points in pairs:
+        for bound, found in zip(line, points, strict=True):
             assert found["mean"] <= bound + 2 * found["standard_error"]
 
 
