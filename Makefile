@@ -72,10 +72,9 @@ format: $(VENV)/group-lint
 
 # Into runs/results; `make bench OUT=results` takes the measurements into the documentation.
 OUT ?= runs/results
-bench: $(VENV)/installed-plot
+bench: $(VENV)/installed-cli
 	@echo "==> MIMOConv-28-10, every mode, against single-input networks (about three minutes)"
-	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --plot $(OUT)/bench-mimoconv.png \
-		--out $(OUT)/bench-mimoconv.json
+	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --out $(OUT)/bench-mimoconv.json
 	@echo "==> the same in the memory layout that is faster on most CPUs"
 	@$(BIN)/mimonets bench cifar100-mimoconv-n4 --channels-last \
 		--out $(OUT)/bench-mimoconv-channels-last.json

@@ -126,8 +126,8 @@ def test_cost_of_a_saved_model(capsys, tmp_path):
     assert "classifier" in out
 
 
-def test_bench_prints_saves_and_draws(capsys, tmp_path):
-    files = ["--out", str(tmp_path / "new" / "b.json"), "--plot", str(tmp_path / "b.png")]
+def test_bench_prints_and_saves(capsys, tmp_path):
+    files = ["--out", str(tmp_path / "new" / "b.json")]
     code, out, err = run(capsys, "bench", *TINY, *files)
     assert code == 0
     assert "inputs/s" in out
@@ -136,19 +136,6 @@ def test_bench_prints_saves_and_draws(capsys, tmp_path):
     assert record["settings"]["threads"] == 1
     assert set(record["models"]) == {TINY[0]}
     assert len(record["contenders"]) == 4
-    assert (tmp_path / "b.png").exists()
-
-
-def test_bench_keeps_its_measurement_when_the_plot_fails(capsys, tmp_path, monkeypatch):
-    def fail(result, path):
-        raise ValueError("no plot today")
-
-    monkeypatch.setattr("mimonets.cli.report.plot_bench", fail)
-    files = ["--out", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]
-    code, _, err = run(capsys, "bench", *TINY, *files)
-    assert code == 2
-    assert "no plot today" in err
-    assert json.loads((tmp_path / "b.json").read_text())["contenders"]
 
 
 def test_bench_looks_before_it_times(capsys, tmp_path, monkeypatch):
@@ -156,10 +143,6 @@ def test_bench_looks_before_it_times(capsys, tmp_path, monkeypatch):
     code, _, err = run(capsys, "bench", *TINY, "--out", str(tmp_path))
     assert code == 2
     assert "is a folder: pass the path of a file" in err
-    existing = tmp_path / "mine.json"
-    existing.write_text("precious")
-    run(capsys, "bench", *TINY, "--out", str(existing), "--plot", str(tmp_path))
-    assert existing.read_text() == "precious"
 
 
 def test_bench_json_is_nothing_but_json(capsys):
@@ -173,7 +156,7 @@ def test_bench_json_is_nothing_but_json(capsys):
         (["cost", "cifar100-mimocnv-n4"], "did you mean 'cifar100-mimoconv-n4'"),
         (["cost", "cifar100-mimoconv-n4", "--set", "model.widht=2"], "did you mean 'model.width'"),
         (["cost", "cifar100-mimoconv-n4", "--active-streams", "5"], "from 1 (slow) to 4 (fast)"),
-        (["bench", *TINY, "--plot", "/proc/no/speed.png"], "No such file"),
+        (["bench", *TINY, "--out", "/proc/no/speed.json"], "No such file"),
         (["bench", *TINY, "--device", "foo"], "There is no kind of device 'foo': use cpu"),
         (["bench", *TINY, "--device", "cuda"], "This machine has no device 'cuda'"),
         (

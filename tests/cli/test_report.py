@@ -1,5 +1,4 @@
 import io
-import sys
 
 import pytest
 from rich.console import Console
@@ -7,11 +6,7 @@ from rich.console import Console
 from mimonets import MIMOConvConfig
 from mimonets._show import mmac
 from mimonets.cli.cost import cost_table
-from mimonets.cli.report import (
-    bench_table,
-    plot_bench,
-    shares_line,
-)
+from mimonets.cli.report import bench_table, shares_line
 from mimonets.evaluation import BenchSettings, bench, count_points
 
 TINY = MIMOConvConfig(
@@ -81,14 +76,3 @@ def test_several_batch_sizes_share_a_table():
     assert headings[:4] == ["network", "inputs/s", "quartiles", "CPU ms/input"]
     assert headings[4:6] == [f"× {base}" for base in ("MIMOConv-10-1 (N=1)", "WideResNet-10-1")]
     assert "batch 6: WideResNet-10-1" in render(table)
-
-
-def test_the_plot_is_a_picture(result, tmp_path):
-    path = plot_bench(result, tmp_path / "new" / "speed.png")
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_missing_matplotlib_gets_the_install_line(result, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ValueError, match=r"matplotlib.*pip install -e '.\[plot\]'"):
-        plot_bench(result, tmp_path / "speed.png")

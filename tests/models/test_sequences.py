@@ -104,13 +104,12 @@ def test_the_activation_of_the_mlp_is_a_setting(make):
 
 
 @every_model
-def test_a_checkpoint_that_does_not_name_its_activation_has_gelu(make, tmp_path):
-    """As version 0.1.0 wrote them: neither the config nor the copy beside the weights has it."""
+def test_a_setting_that_a_checkpoint_does_not_name_has_its_default(make, tmp_path):
+    """Neither the config nor the copy beside the weights has it."""
     model = make().eval()
     folder = mn.save(model, tmp_path / "old")
     description = json.loads((folder / "config.json").read_text())
     assert description["config"].pop("activation") == "gelu"
-    description["format_version"] = 1
     (folder / "config.json").write_text(json.dumps(description))
     weights = load_file(folder / "model.safetensors")
     metadata = {"mimonets": json.dumps(description["config"])}

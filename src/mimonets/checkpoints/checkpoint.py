@@ -7,7 +7,7 @@ A checkpoint is a folder with ``model.safetensors`` and ``config.json``:
     {"format_version": 2, "mimonets_version": "0.2.0", "model": "mimoconv",
      "config": {"depth": 28}, "inputs": {"kind": "image", "shape": [3, 32, 32]}}
 
-Version 1 has no ``inputs``. A network that :func:`mimonets.superpose` made (``superposed``) has an
+A network that :func:`mimonets.superpose` made (``superposed``) has an
 ``example``, the shape and type of its inputs, for the probe when it is built again.
 """
 
@@ -220,7 +220,7 @@ def upgrade_settings(model: dict[str, Any]) -> dict[str, Any]:
     {'kind': 'mimoconv', 'binding': 'matrix'}
     """
     known = KINDS.get(str(model.get("kind")))
-    return model if known is None else known.upgrade_config(FORMAT_VERSION, model)
+    return model if known is None else known.upgrade_config(model)
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -242,7 +242,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or not isinstance(description.get("config"), dict):
         raise ValueError(f"{path} was not written by mimonets: it has no 'config' in it.")
     found = description.get("format_version")
-    if type(found) is not int or not 1 <= found <= FORMAT_VERSION:
+    if found == 1:
+        raise ValueError(f"{path} is of version 0.1: load and save it again with mimonets 0.2.0.")
+    if type(found) is not int or found != FORMAT_VERSION:
         raise ValueError(
             f"{path} has format version {short(found)}, and this mimonets {__version__} reads up "
             f"to {FORMAT_VERSION}: install a newer mimonets."
@@ -258,15 +260,13 @@ def _read_description(folder: Path) -> dict[str, Any]:
 def _read_config(path: Path, description: dict[str, Any]) -> Any:
     model_class = KINDS[description["model"]]
     try:
-        version, settings = description["format_version"], description["config"]
-        settings = model_class.upgrade_config(version, settings)
-        return model_class.config_class(**settings)
+        return model_class.config_class(**model_class.upgrade_config(description["config"]))
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} does not describe a model: {first_line(error)}") from None
 
 
 def _read_inputs(path: Path, description: dict[str, Any]) -> InputSpec | None:
-    if description["format_version"] == 1 or description.get("inputs") is None:
+    if description.get("inputs") is None:
         return None
     try:
         return InputSpec.from_dict(description["inputs"])

@@ -75,10 +75,9 @@ class Parser(argparse.ArgumentParser):
         what = "fraction of that time that the queue may use; less is faster, more is more accurate"
         self.add_default("--theta", 0.6, what)
 
-    def add_files(self, plot: str) -> None:
-        """Offer to write results; ``plot`` is the name of an example."""
+    def add_out(self) -> None:
+        """Offer to write results."""
         self.add_argument("--out", metavar="FILE", help="also write everything as JSON to FILE")
-        self.add_argument("--plot", metavar="FILE", help=f"also draw a plot, such as {plot}")
 
     def add_imports(self) -> None:
         """Take modules of the user to import first: those that register builders of networks."""

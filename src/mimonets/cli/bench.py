@@ -10,7 +10,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from mimonets._figure import need_matplotlib
 from mimonets._files import write_json
 from mimonets._show import make_console, print_json, progress
 from mimonets.cli._options import Parser, check_can_write, positive
@@ -48,7 +47,7 @@ def add_options(parser: Parser) -> None:
         "openvino-bf16, onnxruntime-int8, openvino-int8",
     )
     parser.add_default("--device", "cpu", "such as cpu or cuda")
-    parser.add_files("speed.png")
+    parser.add_out()
 
 
 def run(args: Namespace) -> None:
@@ -70,10 +69,8 @@ def run(args: Namespace) -> None:
         keep_memory=args.keep_memory,
     )
     configs = [find_config(model, args.set) for model in args.models]
-    for path in filter(None, (args.out, args.plot)):  # before minutes of timing, not after
-        check_can_write(path)
-    if args.plot:
-        need_matplotlib()
+    if args.out:  # before minutes of timing, not after
+        check_can_write(args.out)
     result, record = _time(args.models, configs, args.active_streams, settings)
     if args.out:
         write_json(Path(args.out), record)
@@ -85,12 +82,6 @@ def run(args: Namespace) -> None:
         make_console().print(bench_table(result, record["macs_per_input"]))
         if result.time_shares:
             print(shares_line(result))
-    if args.plot:
-        from mimonets.cli.report import plot_bench
-
-        path = plot_bench(result, args.plot)
-        if not args.json:
-            print(f"Plot: {path}")
 
 
 def _time(

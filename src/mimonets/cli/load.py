@@ -32,7 +32,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--mode", help="fast, normal, slow or a number, for every request")
     parser.add_argument("--cascade", action="store_true", help="doubtful answers may run again")
     parser.add_argument("--key", help="the key to send")
-    parser.add_argument("--out", metavar="FILE", help="also write the summary as JSON to FILE")
+    parser.add_out()
     parser.add_json()
 
 

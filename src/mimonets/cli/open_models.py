@@ -274,16 +274,11 @@ def _at_own_points(name: str, folder: Path, make: Callable[[Any], Any]) -> Any:
 def _load(folder: Path) -> Any:
     """Load a run's or a saved model, and find out what it takes."""
     import mimonets as mn
-    from mimonets.models.base import Model
 
     exported = any(folder.glob("mode-*")) or (folder / "openvino").is_dir()
     if exported and not (folder / "manifest.json").exists():
         raise ValueError(f"{folder} is an export without its manifest.json: export it again.")
-    weights = weights_in(folder)
-    model = mn.load(weights)
-    if model.input_spec is None and isinstance(model, Model):  # others say by their example
-        model.input_spec = _described(weights)
-    return model
+    return mn.load(weights_in(folder))
 
 
 def _described_by_manifest(engine: Any) -> Opened:
@@ -315,18 +310,6 @@ def run_folder_of(weights: Path) -> Path | None:
     """Find the run that a saved model belongs to."""
     folder = weights.resolve().parent
     return folder if (folder / "recipe.yaml").exists() else None
-
-
-def _described(weights: Path) -> Any:
-    """Describe the inputs of a model that was saved before models did so themselves."""
-    run_folder = run_folder_of(weights)
-    if run_folder is None:
-        return None
-    from mimonets.data import split_batches
-    from mimonets.recipes.execute import describe_inputs, read_run
-
-    recipe = read_run(run_folder)
-    return describe_inputs(recipe, split_batches(recipe.data, "train"))
 
 
 def _accuracies(weights: Path) -> dict[int, float]:

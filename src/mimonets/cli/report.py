@@ -1,12 +1,9 @@
-"""The tables and the plot that bench, evaluate and train show."""
+"""The tables that bench and evaluate show."""
 
 from collections.abc import Sequence
-from itertools import cycle
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mimonets._figure import family_colour, new_axes, save_figure
 from mimonets._operating_point import OperatingPoint
 from mimonets._show import make_table, mmac
 from mimonets.evaluation.accuracy import PointAccuracy
@@ -76,46 +73,3 @@ def accuracy_table(title: str, rows: Sequence[tuple[OperatingPoint, PointAccurac
             mmac(macs),
         )
     return table
-
-
-def plot_bench(result: BenchResult, path: str | Path) -> Path:
-    """Draw inputs per second against active streams, beside the baselines and the ideal line."""
-    figure, axes = new_axes()
-    for base, style in zip(result.baselines, cycle(("--", ":", "-.")), strict=False):
-        rate = result.timing(base).inputs_per_second
-        axes.axhline(rate, color=family_colour(base), linestyle=style, label=base)
-    ticks = sorted(set(result.modes.values()))
-    one_stream = _one_stream(result)
-    if one_stream is not None:
-        ideal = [result.timing(one_stream).inputs_per_second * mode for mode in ticks]
-        axes.plot(ticks, ideal, color="0.75", label="ideal: N times one stream")
-    models = list(dict.fromkeys(name.rpartition(", ")[0] for name in result.modes))
-    for model in models:
-        points = sorted(
-            (mode, result.timing(name))
-            for name, mode in result.modes.items()
-            if name.rpartition(", ")[0] == model
-        )
-        speed = [timing.inputs_per_second for _, timing in points]
-        below = [value - timing.spread[0] for value, (_, timing) in zip(speed, points, strict=True)]
-        above = [timing.spread[1] - value for value, (_, timing) in zip(speed, points, strict=True)]
-        active = [mode for mode, _ in points]
-        colour = family_colour(model) if len(models) == 1 else None  # else one for each
-        axes.errorbar(
-            active, speed, [below, above], marker="o", capsize=4, color=colour, label=model
-        )
-    axes.set_xticks(ticks)
-    axes.set_xlabel("active streams (different inputs per pass)")
-    axes.set_ylabel("inputs per second")
-    axes.set_ylim(bottom=0)
-    axes.set_title("One set of weights, many speeds" if len(models) == 1 else "Inputs per second")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)  # never over a line
-    axes.grid(alpha=0.3)
-    return save_figure(figure, path)
-
-
-def _one_stream(result: BenchResult) -> str | None:
-    """Find the baseline that is the first model itself with one stream, if there is one."""
-    kinds = {name: type(one.network) for name, one in result.candidates.items()}
-    kind = kinds[next(iter(result.modes))]
-    return next((base for base in result.baselines if kinds[base] is kind), None)

@@ -46,7 +46,8 @@ def add_options(parser: Parser) -> None:
         help="also switch to a plain network of that fraction of the cost",
     )
     parser.add_default("--requests", 10_000, "for each load", type=positive)
-    parser.add_files("policy.png")
+    parser.add_out()
+    parser.add_argument("--plot", metavar="FILE", help="also draw a plot, such as policy.png")
     parser.add_json()
 
 

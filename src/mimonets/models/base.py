@@ -192,11 +192,8 @@ class Model(nn.Module, OnHub):
             raise ValueError(f"{type(self).__name__} has no grid of streams to make smaller.")
 
     @classmethod
-    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
-        """Give settings that a checkpoint of an older format does not name their old meaning.
-
-        Overridden where a default has changed since; it only adds what is absent.
-        """
+    def upgrade_config(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """Give settings of older checkpoints their names and meaning of today."""
         return config
 
     @property

@@ -237,7 +237,7 @@ class MIMOConv(ImageModel):
         return [replace(config, num_streams=1), plain] if config.num_streams > 1 else [plain]
 
     @classmethod
-    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+    def upgrade_config(cls, config: dict[str, Any]) -> dict[str, Any]:
         """Give older names those of today."""
         return {**config, "binding": "matrix"} if config.get("binding") == "mbat" else config
 

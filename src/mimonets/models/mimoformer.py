@@ -113,7 +113,7 @@ class MIMOFormer(SequenceModel):
         return [self.config.narrowed_to(PerformerConfig)]
 
     @classmethod
-    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+    def upgrade_config(cls, config: dict[str, Any]) -> dict[str, Any]:
         """Leave out a setting that is gone, if it was off."""
         if config.get("shared_keys"):
             raise ValueError("shared_keys was removed: mimonets 0.2.0 is the last that loads it.")

@@ -36,7 +36,6 @@ class TransformerConfig(Config):
     head: HeadName = "classify"  # or pair: two documents, one answer; or next_token
     pooling: PoolingName = "mean"  # over real tokens, or an added CLS token
     positions: PositionName = "learned"  # or fixed: sines and cosines
-    # Checkpoints of 0.1.0 do not name their activation and have GELU: it must stay the default.
     activation: ActivationName = "gelu"  # of the MLPs; the authors' LRA runs have relu
     embedding_std: float = number(0.02, above=0)  # of tokens and learned positions at the start
     causal: bool = False  # tokens see only what came before them

@@ -65,7 +65,7 @@ class Superposed(nn.Module, OnHub):
         self.output_names: tuple[str, ...] = ()  # of several outputs
 
     @classmethod
-    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
+    def upgrade_config(cls, config: dict[str, Any]) -> dict[str, Any]:
         """Give settings of older checkpoints their names of today."""
         config = {**config}
         if str(config.get("unbinding")) in OLD_READOUTS:

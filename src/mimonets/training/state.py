@@ -100,9 +100,8 @@ class TrainState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take everything of :meth:`state_dict` back."""
         self.step, self.best = int(state["step"]), float(state["best"])
-        # Version 0.1.0 kept neither of these two.
-        self.best_step = int(state.get("best_step", 0 if self.best < 0 else -1))
-        self._seconds, self._started = state.get("seconds", 0.0), time.perf_counter()
+        self.best_step = int(state["best_step"])
+        self._seconds, self._started = state["seconds"], time.perf_counter()
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])

@@ -5,7 +5,7 @@ Zagoruyko & Komodakis, "Wide Residual Networks", BMVC 2016; MIMONets, section 3 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -328,8 +328,3 @@ class WideIsoNet(WideResNet):
 
     kind = "wideisonet"
     config_class = WideIsoNetConfig
-
-    @classmethod
-    def upgrade_config(cls, version: int, config: dict[str, Any]) -> dict[str, Any]:
-        """Keep the parametric ReLUs that version 1 had by default."""
-        return {"activation": "prelu", **config} if version == 1 else config
