@@ -172,6 +172,16 @@ def point_numbers(text: str) -> list[int | None]:
         ) from None
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """Read a list of numbers, such as 0.5,1,2."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of numbers: write them with commas, as in 0.5,1,2"
+        ) from None
+
+
 def replicas(text: str) -> int | tuple[int, int]:
     """Read a number of replicas, or the fewest and the most: 2 or 1-4."""
     words = text.split("-")

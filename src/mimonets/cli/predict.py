@@ -5,7 +5,6 @@ standard input (-). They are brought to the size, colours and scale of the train
 neighbours share a pass.
 """
 
-import argparse
 import io
 import sys
 from argparse import Namespace
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mimonets._show import make_console, make_table, print_json
-from mimonets.cli._options import NETWORK_HELP, Parser, positive
+from mimonets.cli._options import NETWORK_HELP, Parser, numbers, positive
 
 MOST_BYTES = 2**26  # that are read from standard input
 
@@ -126,13 +125,3 @@ def _pictures(names: list[str]) -> Iterator[tuple[str, Any]]:
                     yield title, picture
             else:
                 yield str(path), read_image(path)
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    """Read numbers with commas, such as 125.3,123.0,113.9."""
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be numbers with commas, one per channel, such as 125.3,123.0,113.9"
-        ) from None

@@ -12,13 +12,11 @@ Examples:
 
 import argparse
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from mimonets._files import write_json
 from mimonets._show import show
-from mimonets.cli._options import Parser, check_can_write, positive
+from mimonets.cli._options import Parser, check_can_write, numbers, positive
 
 DIGITS = {1: 0.9966, 2: 0.9933, 4: 0.9865}  # accuracies of digits-mimoconv-dynamic
 
@@ -98,33 +96,26 @@ def run(args: Namespace) -> None:
     show(record, lambda _: comparison_table(rows), as_json=args.json)
 
 
-@contextmanager
-def _reading(text: str, what: str) -> Iterator[None]:
-    """Say what was expected if a text cannot be read."""
-    try:
-        yield
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what}") from None
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    """Read a list of numbers, such as 0.5,1,2."""
-    with _reading(text, "list of numbers: write them with commas, as in 0.5,1,2"):
-        return tuple(float(word) for word in text.split(","))
-
-
 def cost_and_accuracy(text: str) -> tuple[float, float]:
     """Read a fraction of the cost and an accuracy, such as 0.25:0.98."""
-    with _reading(text, "COST:ACCURACY: write two fractions, as in 0.25:0.98"):
+    try:
         cost, accuracy = (float(word) for word in text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no COST:ACCURACY: write two fractions, as in 0.25:0.98"
+        ) from None
     return cost, accuracy
 
 
 def accuracies(text: str) -> dict[int, float]:
     """Read active streams and their accuracies, such as 1:0.99,4:0.95."""
-    with _reading(text, "list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"):
+    try:
         pairs = [word.split(":") for word in text.split(",")]
         found = {int(active): float(accuracy) for active, accuracy in pairs}
         if min(found) < 1 or not all(0 <= accuracy <= 1 for accuracy in found.values()):
             raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of modes with accuracies: write it as in 1:0.99,2:0.98,4:0.95"
+        ) from None
     return found

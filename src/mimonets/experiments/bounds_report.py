@@ -10,7 +10,7 @@ from mimonets import theory
 from mimonets.experiments import bounds_simulation as simulation
 from mimonets.experiments.bounds_simulation import Draws, Estimate, unit_streams
 from mimonets.experiments.experiment import Record, RunOptions
-from mimonets.experiments.paper import KERNEL_ERROR, KEYS_WITHIN_70_DEGREES
+from mimonets.experiments.plan import printed
 from mimonets.experiments.verdict import Row
 from mimonets.theory.interference import PAPER_BOUNDS
 from mimonets.vsa import bipolar_keys, gaussian_keys
@@ -208,7 +208,8 @@ def measure_bounds(options: RunOptions) -> tuple[list[Row], Record]:
 
 def compare_bounds(report: dict[str, Any]) -> tuple[list[Row], Record]:
     """Put simulations beside bounds, and printed values beside ours."""
-    printed = [
+    values = printed()["keys_within_70_degrees"]
+    ours = [
         Row(
             f"bound on two keys within 70 degrees, D={dim}",
             "probability",
@@ -216,10 +217,10 @@ def compare_bounds(report: dict[str, Any]) -> tuple[list[Row], Record]:
             value,
             tolerance=half,
         )
-        for dim, (value, half) in KEYS_WITHIN_70_DEGREES.items()
+        for dim, (value, half) in values.items()
     ]
     formulas = (row for row in report["rows"] if "kernel" not in row["name"])
-    return [*printed, *_beside_simulation(formulas)], {"report": report}
+    return [*ours, *_beside_simulation(formulas)], {"report": report}
 
 
 def measure_relu_kernel(options: RunOptions) -> tuple[list[Row], Record]:
@@ -242,5 +243,5 @@ def _beside_simulation(formulas: Iterable[Mapping[str, Any]]) -> Iterable[Row]:
             unit = "probability"
             yield Row(what, unit, simulated["mean"], at_most=value, tolerance=noise, note=vacuous)
         else:
-            error = KERNEL_ERROR if formula["kind"] == "approximation" else 0.0
+            error = printed()["kernel_error"] if formula["kind"] == "approximation" else 0.0
             yield Row(what, "mean", simulated["mean"], value, tolerance=noise + error, note=note)

@@ -6,8 +6,7 @@ from typing import Any
 
 from mimonets.evaluation import count_macs
 from mimonets.experiments.experiment import Record, RunOptions
-from mimonets.experiments.paper import COST_NOTES, MIMOCONV, MIMOFORMER, MNIST
-from mimonets.experiments.plan import Plan
+from mimonets.experiments.plan import Plan, printed
 from mimonets.experiments.verdict import Row
 from mimonets.recipes import load_recipe
 from mimonets.recipes.needs import needs_of, show_hours
@@ -15,20 +14,19 @@ from mimonets.recipes.needs import needs_of, show_hours
 
 def measure_mimoconv(options: RunOptions) -> tuple[list[Row], Record]:
     """Count MMAC per input of the image networks."""
-    return _compare({**MIMOCONV, **MNIST}, "MMAC", 1e6)
+    return _compare("mimoconv", "MMAC", 1e6)
 
 
 def measure_mimoformer(options: RunOptions) -> tuple[list[Row], Record]:
     """Count GMAC per input of the sequence networks on Text."""
-    return _compare(MIMOFORMER, "GMAC", 1e9)
+    return _compare("mimoformer", "GMAC", 1e9)
 
 
-def _compare(
-    printed: Mapping[str, Mapping[str, str]], unit: str, size: float
-) -> tuple[list[Row], Record]:
+def _compare(table: str, unit: str, size: float) -> tuple[list[Row], Record]:
     """Put our counts beside the printed ones, with all streams of a network busy."""
+    notes = {row: note for note, rows in printed()["notes"].items() for row in rows}
     rows, counts = [], {}
-    for recipe, parts in printed.items():
+    for recipe, parts in printed()[table].items():
         cost = count_macs(printed_network(load_recipe(recipe).model))
         parts_counted = {part.name: part.paper for part in cost.parts}
         counted = {**parts_counted, "total": cost.paper, "plain total": cost.plain}
@@ -41,7 +39,7 @@ def _compare(
                     ours=counted[part] / size,
                     paper=float(text),
                     tolerance=_tolerance(text),
-                    note=COST_NOTES.get((recipe, part), ""),
+                    note=notes.get(f"{recipe}: {part}", ""),
                 )
             )
     return rows, {"macs_per_input": counts}
@@ -94,11 +92,11 @@ def total_needs(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{runs} runs, {time} of one A100 in all, up to {peak / 1e9:.2g} GB, by estimate"
 
 
-def _tolerance(printed: str) -> float:
+def _tolerance(text: str) -> float:
     """Say how far a count may be from the printed one: a unit of its last digit, or 0.5 %.
 
     >>> _tolerance("1.97"), _tolerance("5251")
     (0.01, 26.255)
     """
-    decimals = len(printed.partition(".")[2])
-    return max(10.0**-decimals, 0.005 * float(printed))
+    decimals = len(text.partition(".")[2])
+    return max(10.0**-decimals, 0.005 * float(text))

@@ -220,6 +220,14 @@ def plan_names() -> list[str]:
     )
 
 
+@cache
+def printed() -> dict[str, Any]:
+    """Read what the paper prints beside accuracies: costs, and numbers of its theory."""
+    file = files("mimonets.experiments") / "paper.yaml"
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
 Keys = Mapping[str, tuple[type[Any], ...]]  # what may stand in a part of a plan, by its types
 
 
