@@ -242,7 +242,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or not isinstance(description.get("config"), dict):
         raise ValueError(f"{path} was not written by mimonets: it has no 'config' in it.")
     found = description.get("format_version")
-    if found == 1:
+    if type(found) is int and found == 1:
         raise ValueError(f"{path} is of version 0.1: load and save it again with mimonets 0.2.0.")
     if type(found) is not int or found != FORMAT_VERSION:
         raise ValueError(
