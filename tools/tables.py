@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from mimonets.evaluation import count_macs
 from mimonets.experiments import experiments
 from mimonets.experiments.advice import written as score_of
-from mimonets.experiments.cost import MIMOFORMER, plan_needs
+from mimonets.experiments.cost import plan_needs
+from mimonets.experiments.plan import printed
 from mimonets.experiments.report import written
 from mimonets.recipes import load_recipe
 from results_files import ROOT, result, table
@@ -412,7 +413,10 @@ def machine():
     return f"{cores}, PyTorch {where['torch']}"
 
 
-PAPER = {name.removeprefix("lra-text-"): parts["total"] for name, parts in MIMOFORMER.items()}
+PAPER = {
+    name.removeprefix("lra-text-"): parts["total"]
+    for name, parts in printed()["mimoformer"].items()
+}
 
 
 def text_cost_rows():
