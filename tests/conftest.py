@@ -75,6 +75,6 @@ def exported(small_conv, made_once):
 @pytest.fixture
 def torch_only(monkeypatch):
     """Let compare() leave exports out, which take seconds, and time one round of seven."""
-    place = "mimonets.experiments.candidates"
-    monkeypatch.setattr(f"{place}.Work._export", lambda *_: None)
+    place = "mimonets.experiments.compare_measuring"
+    monkeypatch.setattr(f"{place}.Measurer._export", lambda *_: None)
     monkeypatch.setattr(f"{place}.race", lambda found, rounds: race(found, rounds=1, warmup=0))

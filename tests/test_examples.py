@@ -1,12 +1,16 @@
 """The scripts in examples/ run, and answer what they claim."""
 
+import json
 import runpy
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from mimonets.cli.main import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -117,6 +121,30 @@ def test_an_example_without_its_arguments_says_what_they_are(beside, monkeypatch
         runpy.run_path(str(EXAMPLES / "resnet_cifar10.py"), run_name="__main__")
 
 
+@pytest.mark.usefixtures("torch_only")
+def test_sixteen_digits_per_pass_are_compared_by_the_command(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 160), ("t10k", 32)):
+        for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
+            values = rng.integers(10, size=shape, dtype=np.uint8)
+            sizes = np.array(shape, ">u4").tobytes()
+            start = bytes([0, 0, 8, len(shape)])
+            (folder / f"{part}-{kind}-ubyte").write_bytes(start + sizes + values.tobytes())
+    monkeypatch.setenv("MIMONETS_CACHE", str(tmp_path))
+    lines = (EXAMPLES / "compare_mnist.py").read_text().partition('"""\n\n')[0]
+    words = shlex.split(lines[lines.index("mimonets compare") :].replace("\\\n", " "))[1:]
+    words = [word.replace("examples/", f"{EXAMPLES}/") for word in words]
+    words[words.index("--steps") + 1] = "1"
+    assert main([*words, "--seeds", "1", "--out", str(tmp_path / "out")]) == 0
+    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    cost = {row["name"]: row["macs"] / rows[0]["macs"] for row in rows}
+    assert 1 / 16 < cost["a quarter as wide"] < cost["tiles, N=16"] < 1 / 13
+    assert cost["keys, N=16"] < 1 / 10
+    assert "At 0.92 MMAC: " in " ".join(capsys.readouterr().out.split())
+
+
 TOY = {"steps": 2, "seeds": 1, "streams": (2,)}
 
 
@@ -184,7 +212,8 @@ def test_a_pretrained_text_encoder_is_compared_with_fewer_layers(tmp_path):
             text = " ".join(["bad" if mood == "neg" else "good"] * (1 + i % 5))
             (folder / f"{i}_1.txt").write_text(text)
     paths = [str(tmp_path), str(tmp_path), str(tmp_path / "out")]
-    found = compare_minilm.main(*paths, (40, 40), 8, steps=2, seeds=1, int8=False)
+    toy = {"steps": 2, "seeds": 1, "int8": False, "precision": "bf16"}
+    found = compare_minilm.main(*paths, (40, 40), 8, **toy)
     rows = {row["name"]: row for row in found["rows"]}
     assert [*rows] == ["as it is", "4 layers", "3 layers", "keys, N=2"]
     assert rows["3 layers"]["macs"] == pytest.approx(rows["as it is"]["macs"] / 2, rel=0.01)

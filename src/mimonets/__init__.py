@@ -11,7 +11,7 @@ from mimonets._renamed import renamed
 if TYPE_CHECKING:
     from mimonets._operating_point import OperatingPoint
     from mimonets.checkpoints import load, save
-    from mimonets.experiments.candidates import compare
+    from mimonets.experiments.compare import compare
     from mimonets.inference import Engine, ExportOptions, export
     from mimonets.layers import recalibrate
     from mimonets.models import (
@@ -79,7 +79,7 @@ _ROOMS = {
     "Engine": "mimonets.inference",
     "OperatingPoint": "mimonets._operating_point",
     "ExportOptions": "mimonets.inference",
-    "compare": "mimonets.experiments.candidates",
+    "compare": "mimonets.experiments.compare",
     "create": "mimonets.recipes.create",
     "export": "mimonets.inference",
     "list_models": "mimonets.recipes.create",

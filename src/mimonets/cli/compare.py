@@ -49,6 +49,8 @@ def add_options(parser: Parser) -> None:
         "--streams", type=sizes, default=(2, 4), help="inputs per pass, as in 2,4 (default)"
     )
     parser.add_default("--lr", 3e-3, "lower it for pretrained weights")
+    about = "of training; bf16 is faster on CPUs that compute in it"
+    parser.add_default("--precision", "32", about, choices=("32", "bf16"))
     parser.add_default("--batch-size", 16, "when speed is measured", type=positive)
     parser.add_argument(
         "--loss",
@@ -63,7 +65,7 @@ def add_options(parser: Parser) -> None:
 
 def run(args: Namespace) -> None:
     """Compare, and print table and advice."""
-    from mimonets.experiments.candidates import compare
+    from mimonets.experiments.compare import compare
 
     if (args.make is None) == (args.network is None):
         raise ValueError("Name one network: NETWORK, or --import FILE.py:FUNCTION.")
@@ -80,7 +82,7 @@ def run(args: Namespace) -> None:
         imported(args.data) if is_function else args.data,
         **{name: getattr(args, name) for name in ("out", "speed", "macs", "minutes", "steps")},
         **{name: getattr(args, name) for name in ("seeds", "first_seed", "batch_size", "loss")},
-        **{name: getattr(args, name) for name in ("streams", "lr", "workers")},
+        **{name: getattr(args, name) for name in ("streams", "lr", "workers", "precision")},
         siblings=siblings,
         int8=not args.no_int8,
         tell=lambda line: print(line, file=sys.stderr, flush=True),

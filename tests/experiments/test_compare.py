@@ -12,9 +12,9 @@ from torch import nn
 import mimonets as mn
 from mimonets.cli._options import imported
 from mimonets.cli.main import main
-from mimonets.experiments import candidates
+from mimonets.experiments import compare_training
 from mimonets.experiments.advice import advise, pareto
-from mimonets.experiments.candidates import compare
+from mimonets.experiments.compare import compare
 from mimonets.serving.networks import superposed
 
 MINE = """
@@ -262,9 +262,9 @@ def test_a_trained_network_is_measured_as_it_is_and_teaches_the_others(tmp_path,
             return super().forward(x.mean((2, 3)))
 
     teachers = []
-    train = candidates.train
+    train = compare_training.train
     monkeypatch.setattr(
-        candidates,
+        compare_training,
         "train",
         lambda *a, teacher, **k: teachers.append(teacher) or train(*a, teacher=teacher, **k),
     )
@@ -303,9 +303,11 @@ def test_where_no_training_works_it_says_so_in_a_sentence(digits, tmp_path, monk
     def fail(*_, **__):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(candidates, "train", fail)
+    monkeypatch.setattr(compare_training, "train", fail)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    with pytest.raises(ValueError, match="No candidate.*as it is: training failed: out of memory"):
+    with pytest.raises(
+        ValueError, match="nothing to compare with.*as it is: training failed: out of memory"
+    ):
         compare(network, digits, out=tmp_path / "out", **SHORT)
 
 
