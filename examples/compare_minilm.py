@@ -50,7 +50,7 @@ def reviews(model: str, data: str, counts: tuple[int, int], tokens: int) -> list
     return sets
 
 
-def main(model, data, out="runs/compare-minilm", counts=(4000, 1000), tokens=64, **budget):
+def main(model, data, out="runs/compare-minilm", counts=(4000, 500), tokens=64, **budget):
     """Fine-tune the whole, its first layers, and two reviews per pass, all for as many steps."""
     trained, tested = reviews(model, data, counts, tokens)
     loaders = DataLoader(trained, 32, shuffle=True, drop_last=True), DataLoader(tested, 100)
@@ -62,4 +62,5 @@ def main(model, data, out="runs/compare-minilm", counts=(4000, 1000), tokens=64,
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    print(main(*sys.argv[1:3], steps=125, precision="bf16")["advice"])  # an epoch
+    short = {"steps": 60, "precision": "bf16", "int8": False}
+    print(main(*sys.argv[1:3], **short)["advice"])
