@@ -1,6 +1,8 @@
 """compare() trains candidates alike, measures them, and may advise against superposition."""
 
+import copy
 import json
+import sys
 from functools import partial
 
 import numpy as np
@@ -139,9 +141,9 @@ def test_a_candidate_is_listed_once_as_float32_or_int8():
 
 def test_candidates_within_their_intervals_are_named():
     rows = [ROWS[0], row("a", 0.9, 3.0), row("b", 0.897, 3.1)]
-    assert advise(rows, speed=3).endswith("take a (b: within the intervals).")
+    assert advise(rows, speed=3).endswith("take a (within the intervals: b).")
     rows = [ROWS[0], row("a", 0.897, 3.0), row("b", 0.9, 3.1, 4), row("c", 0.8, 3.1)]
-    assert advise(rows, speed=3).endswith("take a (b: within the intervals).")  # the plainest
+    assert advise(rows, speed=3).endswith("take a (within the intervals: b).")  # the plainest
 
 
 def test_of_losses_the_smallest_is_taken():
@@ -170,14 +172,27 @@ def refuses(tmp_path, match, network=None, data=None, **settings):
     assert not out.exists()
 
 
-def test_bad_input_gets_one_sentence_and_nothing_is_written(digits, tmp_path):
+TAKEN = {"tiles, N=2": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}
+
+
+def test_bad_input_gets_one_sentence_and_nothing_is_written(digits, tmp_path, monkeypatch):
     refuses(tmp_path, "minutes=.*at least minutes", data=digits, minutes=1e-5)
     refuses(tmp_path, "seeds=0", data=digits, seeds=0)
     refuses(tmp_path, "speed and macs.*give one", data=digits, speed=2, macs=1e6)
     refuses(tmp_path, r"streams=\(1,\)", data=digits, streams=(1,))
     refuses(tmp_path, "no file", data=tmp_path / "no.npz")
+    refuses(tmp_path, "sibling 'tiles, N=2'.*choose another", data=digits, siblings=TAKEN)
     refuses(tmp_path, "data=int", data=3)
     refuses(tmp_path, "fails on the example", lambda: nn.Conv2d(3, 8, 3), digits)
+    one = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    refuses(tmp_path, "the same network twice: let it make", lambda: one, digits)
+    frozen = copy.deepcopy(one).requires_grad_(False)
+    refuses(tmp_path, "no weights.*requires_grad", frozen, digits)
+    nowhere = copy.deepcopy(one)
+    nn.init.constant_(nowhere[1].bias, float("nan"))
+    refuses(tmp_path, "loss.*not a number", nowhere, digits)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    refuses(tmp_path, "workers > 1 needs ray", one, digits, workers=2)
     np.savez(tmp_path / "two.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.arange(2))
     refuses(tmp_path, "smallest class.*at least 2", data=tmp_path / "two.npz")
     texts = np.array(["cat", "dog"] * 10)
@@ -191,6 +206,17 @@ def test_bad_input_gets_one_sentence_and_nothing_is_written(digits, tmp_path):
                 image.save(tmp_path / name / letter / f"{side}.png")
     refuses(tmp_path, "bring all images to one size", data=tmp_path / "several")
     refuses(tmp_path, "at least 2 per class", data=tmp_path / "single")
+
+
+def test_a_misspelt_sibling_is_refused_before_anything_is_trained(mine, digits, tmp_path, capsys):
+    words = ["compare", f"{mine}:make", "--data", str(digits), "--out", str(tmp_path / "out")]
+    for siblings, said in (
+        ([f"small={mine}:smal"], "has no function smal"),
+        ([f"small={mine}:small"] * 2, "--sibling small is there twice"),
+    ):
+        assert main([*words, *(word for one in siblings for word in ("--sibling", one))]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_folder_is_not_touched(digits, tmp_path):

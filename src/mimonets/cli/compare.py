@@ -69,12 +69,14 @@ def run(args: Namespace) -> None:
 
     if (args.make is None) == (args.network is None):
         raise ValueError("Name one network: NETWORK, or --import FILE.py:FUNCTION.")
-    network = partial(imported, args.make) if args.make is not None else _maker(args.network)
+    network = _maker(args.network) if args.make is None else _function(args.make)
     siblings = {}
     for text in args.sibling:
         name, found, where = text.partition("=")
         if not found or not name:
             raise ValueError(f"--sibling {text!r}: write NAME=FILE.py:FUNCTION.")
+        if name in siblings:
+            raise ValueError(f"--sibling {name} is there twice: give each a name of its own.")
         siblings[name] = _maker(where)
     is_function = ":" in args.data and not Path(args.data).exists()
     result = compare(
@@ -102,7 +104,7 @@ def run(args: Namespace) -> None:
 def _maker(name: str) -> Callable[[], Any]:
     """Find what makes a network: a function, or a network by any of its names."""
     if (":" in name and not Path(name).exists()) or name.endswith(".py"):
-        return partial(imported, name)
+        return _function(name)
     model = _named(name)
     if model.num_streams > 1:
         raise ValueError(
@@ -110,6 +112,12 @@ def _maker(name: str) -> Callable[[], Any]:
             f"which compare makes the others."
         )
     return partial(_named, name)
+
+
+def _function(name: str) -> Callable[[], Any]:
+    """Find a function that makes a network, and call it once: a typo is told before any work."""
+    imported(name)
+    return partial(imported, name)
 
 
 def _named(name: str) -> Any:

@@ -93,8 +93,8 @@ def advise(rows: Sequence[Row], *, speed: float | None = None, macs: float | Non
     for row in by_score:
         best_of.setdefault(row.get("base", row["name"]), row)
     listed = ", ".join(f"{row['name']} {written(row)}" for row in [*best_of.values()][:4])
-    names = ", ".join(row["name"] for row in others)
-    also = f" ({names}: within the intervals)" if others else ""
+    names = "; ".join(row["name"] for row in others)
+    also = f" (within the intervals: {names})" if others else ""
     return f"{aim}: {listed}: take {taken['name']}{also}."
 
 

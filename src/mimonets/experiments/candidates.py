@@ -101,9 +101,16 @@ def list_candidates(
 ) -> tuple[list[Trainee], dict[str, str]]:
     """List what can be built, and why the others cannot."""
     found, refused = [], {}
-    for one in _all_candidates(make, siblings, streams, data.example):
+    wanted = _all_candidates(make, siblings, [*dict.fromkeys(streams)], data.example)
+    folders = [one.folder for one in wanted]
+    for name in siblings:
+        if folders.count(Trainee(name, make).folder) > 1:
+            raise ValueError(f"sibling {name!r}: another candidate has that name: choose another.")
+    for one in wanted:
         try:
             model = one.build(data, 0)
+            if one.make() is one.make():
+                raise ValueError("its function gives the same network twice: let it make a new one")
             _check_loss(model, data)
             if one.settings["num_streams"] > 1:  # the places that were found are kept
                 where = {key: getattr(model.config, key) for key in ("bind_after", "unbind_before")}
@@ -139,20 +146,23 @@ def _all_candidates(
 
 
 def _check_loss(model: Any, data: CompareData) -> None:
-    """Try the loss on a batch of the test data, or say why that fails."""
+    """Try the loss on a batch of the test data, or say why that, or a training, would fail."""
     labels = data.first[-1]
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError("it has no weights that training may change: set requires_grad")
     with eval_mode(model):
         answers = answer(model, data.first)
         if data.judged_by == "accuracy":
             if not has_classes(labels, answers):
-                shape = tuple(parts_of(answers)[0].shape)
-                raise ValueError(f"its answers {shape} are not (b, classes)")
+                shapes = " and ".join(str(tuple(part.shape)) for part in parts_of(answers))
+                raise ValueError(f"its answers {shapes} are not (b, classes)")
             if int(labels.max()) >= answers.shape[-1]:
                 raise ValueError(
                     f"it tells {answers.shape[-1]} classes apart, and the data has at least "
                     f"{int(labels.max()) + 1}"
                 )
-        loss_of(data.loss)(answers, labels)
+        if not torch.isfinite(loss_of(data.loss)(answers, labels)):
+            raise ValueError("its loss on the test data is infinite or not a number")
 
 
 def is_trained(model: Any, data: CompareData) -> bool:

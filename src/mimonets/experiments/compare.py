@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from mimonets._extras import need
 from mimonets._files import write_text
 from mimonets.evaluation.metrics import Measure
 from mimonets.evaluation.provenance import environment
@@ -77,9 +78,7 @@ def compare(
     """
     numbers: dict[str, float | None] = {"batch_size": batch_size, "workers": workers, "lr": lr}
     numbers |= {"speed": speed, "macs": macs, "minutes": minutes, "steps": steps, "seeds": seeds}
-    _check_numbers(numbers)
-    if not streams or min(streams) < 2:
-        raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
+    _check(numbers, streams)
     make: Make = partial(copy.deepcopy, network) if isinstance(network, nn.Module) else network
     ready = read_data(data, loss, getattr(make(), "input_spec", None))
     config = shared_settings(ready, lr, precision)
@@ -136,12 +135,16 @@ def compare(
     return result
 
 
-def _check_numbers(numbers: Mapping[str, float | None]) -> None:
+def _check(numbers: Mapping[str, float | None], streams: Sequence[int]) -> None:
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name}={value!r} must be a number above 0.")
     if numbers["speed"] is not None and numbers["macs"] is not None:
         raise ValueError("speed and macs are two aims: give one of them.")
+    if not streams or min(streams) < 2:
+        raise ValueError(f"streams={tuple(streams)} must be integers >= 2.")
+    if (numbers["workers"] or 1) > 1:
+        need("ray", extra="ray", what="workers > 1")
 
 
 def _steps_of(

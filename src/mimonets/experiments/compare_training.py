@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from mimonets._extras import need
 from mimonets._files import write_text
 from mimonets._messages import first_line
 from mimonets.checkpoints import save
@@ -28,7 +27,7 @@ from mimonets.experiments.compare_data import CompareData, answer
 from mimonets.experiments.sweep import ray_started
 from mimonets.layers import recalibrate
 from mimonets.models import SlimmableWideResNet
-from mimonets.training import TrainConfig, TrainingDivergedError, train
+from mimonets.training import TrainConfig, train
 
 Tell = Callable[[str], object]
 Score = dict[str, Any]  # of one training: its seed and points, or an error
@@ -125,7 +124,8 @@ class Trainer:
         if workers == 1 or len(jobs) < 2:
             yield from ((job, self.train_one(*job)) for job in jobs)
             return
-        ray = need("ray", extra="ray", what="workers > 1")
+        import ray
+
         with ray_started(ray, workers):
             there = replace(self, folder=self.folder.resolve())
             sent = ray.put(ray.cloudpickle.dumps((there, jobs)))
@@ -143,7 +143,7 @@ class Trainer:
                 save(model, run / "model")
             else:
                 self._train(model, run, seed)
-        except (TrainingDivergedError, RuntimeError) as error:
+        except (RuntimeError, ValueError) as error:
             return {"error": f"training failed: {first_line(error)}"}
         points = {name: point.number for name, point in one.points(model).items()}
         measured = self.data.score(model, list(points.values()))
