@@ -48,3 +48,23 @@ class ForeignCNN(nn.Module):
         total = (x * self.signs[:active]).sum(dim=1)
         answers = self.last(total.mean(dim=(2, 3))).unflatten(1, (self.num_streams, 4))
         return answers[:, :active].flatten(0, 1)
+
+
+class UNet(nn.Module):
+    """Answers for every pixel, with a connection around its inner layers."""
+
+    def __init__(self, maps=16):
+        super().__init__()
+        self.stem = nn.Conv2d(1, maps, 3, padding=1)
+        self.enc1 = nn.Conv2d(maps, maps, 3, padding=1)
+        self.enc2 = nn.Conv2d(maps, 2 * maps, 3, 2, 1)
+        self.middle = nn.Conv2d(2 * maps, 2 * maps, 3, padding=1)
+        self.up = nn.ConvTranspose2d(2 * maps, maps, 2, 2)
+        self.dec1 = nn.Conv2d(2 * maps, maps, 3, padding=1)
+        self.out = nn.Conv2d(maps, 1, 1)
+
+    def forward(self, x):
+        skip = torch.relu(self.enc1(torch.relu(self.stem(x))))
+        deep = torch.relu(self.middle(torch.relu(self.enc2(skip))))
+        joined = torch.cat([skip, self.up(deep)], dim=1)
+        return self.out(torch.relu(self.dec1(joined)))

@@ -20,6 +20,7 @@ from mimonets.serving.networks import superposed
 from mimonets.serving.server import Server, ServerSettings
 from mimonets.training import TrainConfig, train
 from serving.fakes import client_of
+from small_networks import UNet
 
 
 def denoiser():
@@ -81,6 +82,10 @@ class Heads(nn.Module):
         return tuple(found.values()) if self.as_tuple else found
 
 
+def unet():
+    return UNet(8)
+
+
 def images(count=8):
     return torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -90,6 +95,7 @@ TASKS = {
     "denoising": (denoiser, images(), images() / 2, "squared_error"),
     "regression": (regressor, images(), images()[:, 0, 0, :3], "squared_error"),
     "series": (series, torch.randn(8, 2, 12), torch.ones(8, 1, 12), "binary"),
+    "U-Net": (unet, images(), (images() > 0).float(), "binary"),
     "dict": (
         Both,
         images(),
@@ -225,14 +231,23 @@ def test_a_label_for_every_position_is_scored_with_cross_entropy():
     assert found.metrics["accuracy"] == pytest.approx(float(right))
 
 
-@pytest.fixture(scope="module", params=["denoising", "series", "dict"])
+@pytest.fixture(
+    scope="module",
+    params=["denoising", "series", "dict", "regression with keys", "U-Net"],
+)
 def exported(request, tmp_path_factory):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("openvino")
-    model = model_of(request.param)
-    folder = tmp_path_factory.mktemp(request.param) / "out"
-    mn.export(model, folder, measure=False)
-    return model, TASKS[request.param][1], folder
+    task, *keys = request.param.split(" with ")
+    model = model_of(task, "hrr" if keys else "tiles")
+    folder = tmp_path_factory.mktemp(task)
+    config = TrainConfig(
+        **{"steps": 2, "batch_size": 8, "per_stream": False, "lr": 0.01, "mixup": 0.0},
+        loss=TASKS[task][3],
+    )
+    train(model, batches_of(task), config, run_dir=folder / "run")
+    mn.export(model.eval(), folder / "out", measure=False)
+    return model, TASKS[task][1], folder / "out"
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
