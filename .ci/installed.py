@@ -12,7 +12,7 @@ print(f"import mimonets: {time.perf_counter() - started:.2f} s")
 import torch  # noqa: E402
 
 assert "/src/" not in mn.__file__, f"{mn.__file__} is the source tree, not what was installed"
-for extra in ("rich", "yaml", "matplotlib", "sklearn"):
+for extra in ("rich", "yaml", "jsonargparse", "matplotlib", "sklearn"):
     assert extra not in sys.modules, f"import mimonets brought {extra} along"
 
 model = mn.MIMOConv(mn.MIMOConvConfig(depth=10, width=1, num_streams=4, num_classes=10)).eval()

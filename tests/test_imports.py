@@ -10,7 +10,7 @@ import pytest
 import mimonets
 
 SOURCE = Path(mimonets.__file__).parents[1]
-FOR_THE_COMMAND_LINE = ["rich", "yaml", "huggingface_hub", "lightning_fabric"]
+FOR_THE_COMMAND_LINE = ["rich", "jsonargparse", "yaml", "huggingface_hub", "lightning_fabric"]
 
 BLOCK = """
 import sys

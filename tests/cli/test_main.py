@@ -42,7 +42,7 @@ def test_help_teaches_and_does_not_wait_for_torch():
 def test_listing_recipes_does_not_wait_for_torch():
     code = (
         "import sys; from mimonets.cli.main import main; main(['recipes']); "
-        "sys.exit(bool({'torch', 'rich'} & set(sys.modules)))"
+        "sys.exit(bool({'torch', 'jsonargparse', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0

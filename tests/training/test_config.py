@@ -2,6 +2,7 @@ from dataclasses import fields
 
 import pytest
 import yaml
+from jsonargparse import ArgumentParser
 
 from mimonets.training import TrainConfig
 from mimonets.training.config import REMOVED, drop_removed
@@ -52,8 +53,10 @@ def test_modes_are_shares_of_batches():
 
 
 def test_a_recipe_can_write_all_of_it():
-    text = "{modes: {1: 0.25, 4: 0.75}, momentum: [0.9, 0.8], warmup: 175, steps: 70000}"
-    config = TrainConfig(**yaml.safe_load(text))
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--train", type=TrainConfig)
+    text = "train: {modes: {1: 0.25, 4: 0.75}, momentum: [0.9, 0.8], warmup: 175, steps: 70000}"
+    config = parser.instantiate(parser.parse_object(yaml.safe_load(text))).train
     assert config.mode_shares(4) == {1: 0.25, 4: 0.75}
     assert config.momentum == (0.9, 0.8)
     assert config.total_steps(7) == 70000

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "rich", "yaml"):
+        if error.name not in ("torch", "rich", "yaml", "jsonargparse"):
             raise
         line = "pip install torch" if error.name == "torch" else install_line("cli")
         print(f"mimonets {args.command}: error: this needs {error.name}: {line}.", file=sys.stderr)

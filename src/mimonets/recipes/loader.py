@@ -1,20 +1,24 @@
 """Turn the settings of a recipe into typed configs; every mistake gets a sentence."""
 
 import json
+from argparse import ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from mimonets._config import hints_of
 from mimonets._messages import did_you_mean, shorten
 from mimonets.data import AugmentConfig, DataConfig
 from mimonets.models import MODELS
 from mimonets.recipes.families import find_recipe
 from mimonets.training.config import LAST_VERSION_WITH_REMOVED, REMOVED, REPLACED, TrainConfig
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 SECTIONS: dict[str, type[Any] | None] = {
     "model": None,  # by its kind
@@ -24,6 +28,8 @@ SECTIONS: dict[str, type[Any] | None] = {
 }
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast, where it was built
+
+WRONG_VALUE = (ArgumentError, ValueError, TypeError, OverflowError)  # what a config may raise
 
 
 @dataclass(frozen=True)
@@ -108,8 +114,10 @@ def make_recipe(
         if config_class is None or (section == "augment" and section not in settings):
             continue
         values = settings.get(section, {})
-        configs[section], found = _config(section, config_class, values)
-        problems += found
+        try:
+            configs[section] = _typed(section, config_class, values)
+        except WRONG_VALUE:
+            problems += _setting_problems(section, config_class, values)
     if problems:
         raise ValueError(f"{name}: {'; '.join(problems)}.")
     return Recipe(name, summary, kind, **{"augment": None, **configs})
@@ -164,9 +172,9 @@ def _without_circles(value: Any) -> Any:
     return value
 
 
-def _config(section: str, config_class: Any, settings: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Make the config of a section, and say everything that is wrong with its settings."""
-    hints = {field.name: hints_of(config_class)[field.name] for field in fields(config_class)}
+def _setting_problems(section: str, config_class: Any, settings: dict[str, Any]) -> list[str]:
+    """Say everything that is wrong with a section, setting by setting."""
+    known = [field.name for field in fields(config_class)]
     removed = settings.keys() & REMOVED if section == "train" else set()
     problems = [
         f"{section}.{name} is gone: mimonets {LAST_VERSION_WITH_REMOVED} is the last version with "
@@ -176,39 +184,104 @@ def _config(section: str, config_class: Any, settings: dict[str, Any]) -> tuple[
     replaced = settings.keys() & REPLACED if section == "train" else set()
     problems += [f"train.{name} is now part of train.{REPLACED[name]}" for name in sorted(replaced)]
     unknown = [name for name in settings if name not in removed | replaced]
-    problems += _unknown("setting", unknown, list(hints), prefix=f"{section}.")
-    known = {name: _as_type(settings[name], hints[name]) for name in settings if name in hints}
-    try:
-        return config_class(**known), problems
-    except ValueError as error:
-        words = str(error).partition(": ")[2]
-        return None, [*problems, f"{section}: {shorten(words, most=2000).rstrip('.')}"]
-
-
-def _as_type(value: Any, hint: Any) -> Any:
-    """Write what YAML reads as the types of a config have it; what does not fit stays as it is.
-
-    >>> _as_type("1e-3", float | None), _as_type([1, 2], tuple[float, float])
-    (0.001, (1.0, 2.0))
-    >>> _as_type(32, Literal["32", "bf16"]), _as_type("wide", int)
-    ('32', 'wide')
-    """
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        others = [part for part in parts if part is not NoneType]
-        return value if value is None or len(others) > 1 else _as_type(value, others[0])
-    if kind is Literal and type(value) is int:
-        return str(value)
-    if kind is tuple and isinstance(value, list):
-        return tuple(_as_type(one, parts[0]) for one in value)
-    if kind is Mapping and isinstance(value, dict):
-        return {key: _as_type(one, parts[1]) for key, one in value.items()}
-    if hint is float and type(value) in (int, str):  # 1e-3 without a point is text to YAML
+    problems += _unknown("setting", unknown, known, prefix=f"{section}.")
+    settings, good = _as_text(config_class, settings), {}
+    for name in sorted(settings.keys() & set(known)):
+        if settings[name] is None and not _may_be_null(config_class, name):
+            problems.append(f"{section}.{name} has no value: write it as in {section}.{name}=VALUE")
+            continue
         try:
-            return float(value)
-        except (ValueError, OverflowError):
-            return str(value)
-    return value
+            _parser(section, config_class).parse_object({section: {name: settings[name]}})
+            good[name] = settings[name]
+        except WRONG_VALUE as error:
+            # jsonargparse says: Parser key "model.width":\n  Expected a <class 'int'>. Got ...
+            reason = str(error).partition("\n")[2].strip() or str(error)
+            for clutter in ("typing.", "<class '", "'>"):
+                reason = reason.replace(clutter, "")
+            reason = shorten(reason, most=300)
+            problems.append(f"{section}.{name}: {reason[:1].lower()}{reason[1:].rstrip('.')}")
+    try:
+        _typed(section, config_class, good)
+    except WRONG_VALUE as error:
+        words = str(error)
+        problems.append(shorten(words.partition(": ")[2] or words, most=2000).rstrip("."))
+    return problems
+
+
+def _as_text(config_class: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Write numbers as text where names are wanted: train.precision=32 means "32"."""
+    hints = _hints(config_class)
+    return {
+        name: str(value)
+        if type(value) is int and str(value) in get_args(hints.get(name))
+        else value
+        for name, value in settings.items()
+    }
+
+
+def _typed(section: str, config_class: Any, settings: dict[str, Any]) -> Any:
+    """Turn what YAML read into the types of the fields, and those into a config.
+
+    Nearly every value fits as it is. The rest, such as ``1e-3``, which YAML takes for text, and
+    everything wrong is left to jsonargparse, which takes 5 ms for each section.
+    """
+    settings = _as_text(config_class, settings)
+    for name, value in settings.items():
+        if value is None and not _may_be_null(config_class, name):  # jsonargparse lets it pass
+            raise ValueError(f"{section}: {name} has no value")
+    unknown = settings.keys() - {field.name for field in fields(config_class)}
+    if unknown:  # jsonargparse drops an unknown setting whose value is empty
+        raise ValueError(f"unknown setting {min(unknown)!r}")
+    hints = _hints(config_class)
+    typed, rest = {}, {}
+    for name, value in settings.items():
+        try:
+            typed[name] = _as_type(hints[name], value)
+        except TypeError:
+            rest[name] = value
+    if rest:
+        parsed = _parser(section, config_class).parse_object({section: rest})[section]
+        typed |= {name: parsed[name] for name in rest}
+    return config_class(**typed)
+
+
+def _as_type(hint: Any, value: Any) -> Any:
+    """Give a value of this type where nothing has to be guessed; else raises TypeError."""
+    kind, inner = get_origin(hint), get_args(hint)
+    if hint in (int, bool, str, float) and type(value) is hint:
+        return value
+    if hint is float and type(value) is int and abs(value) <= 2**53:
+        return float(value)
+    if kind is Literal and type(value) is str and value in inner:
+        return value
+    if kind in (Union, UnionType) and len(inner) == 2 and inner[1] is NoneType:
+        return None if value is None else _as_type(inner[0], value)
+    if kind is tuple and type(value) in (list, tuple):
+        hints = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        if len(hints) == len(value):
+            return tuple(map(_as_type, hints, value))
+    if kind is Mapping and type(value) is dict:
+        return {_as_type(inner[0], key): _as_type(inner[1], value[key]) for key in value}
+    raise TypeError(f"{value!r} is no {hint}")
+
+
+def _may_be_null(config_class: Any, name: str) -> bool:
+    hint = _hints(config_class).get(name)
+    return hint is None or NoneType in get_args(hint)
+
+
+@cache
+def _hints(config_class: Any) -> dict[str, Any]:
+    return get_type_hints(config_class)
+
+
+@cache
+def _parser(section: str, config_class: Any) -> "ArgumentParser":
+    from jsonargparse import ArgumentParser  # 0.2 s, and seldom needed
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(config_class, section)
+    return parser
 
 
 def _unknown(
