@@ -92,7 +92,7 @@ def test_mistakes_end_in_one_line_and_exit_code_two(capsys, arguments, message):
         (["plan", "--dim", "64"], "--streams"),
         (["plan", "--dim", "wide", "--streams", "4"], "invalid int value: 'wide'"),
         (["blan"], "invalid choice: 'blan'"),
-        (["--dim", "64"], "choose from 'plan'"),
+        (["--dim", "64"], "--dim belongs to the planner: mimonets bounds plan --dim 64"),
     ],
 )
 def test_arguments_that_do_not_parse_end_in_exit_code_two(capsys, arguments, message):

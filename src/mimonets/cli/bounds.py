@@ -29,6 +29,9 @@ def add_options(parser: Parser) -> None:
     parser.add_default("--seed", 0, "of the simulations")
     parser.add_default("--samples", 5_000, "draws per simulated number")
     parser.add_json()
+    for name in ("--dim", "--streams"):
+        parser.add_argument(name, action=_OfThePlanner, help=argparse.SUPPRESS)
+
     topics = parser.add_subparsers(dest="topic", title="the planner", metavar="[plan]")
     plan = topics.add_parser(
         "plan",
@@ -53,6 +56,14 @@ def add_options(parser: Parser) -> None:
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead"
     )
     plan.set_defaults(run=run_plan)
+
+
+class _OfThePlanner(argparse.Action):
+    """An option that ``bounds plan`` has, given without ``plan``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        parser.error(f"{self.option_strings[0]} belongs to the planner: mimonets bounds plan "
+                     f"--dim 64 --streams 4")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
