@@ -245,10 +245,11 @@ def draw_against_epochs(record: Record, path: Path) -> Path:
 def _name_of_trial(trial: str) -> str:
     """Name a curve by what ran.
 
-    >>> _name_of_trial("cifar10-regime-mimoconv-n2"), _name_of_trial("cifar10-map-wideresnet")
-    ('keys, N=2', 'plain')
+    >>> _name_of_trial("cifar10-regime-mimoconv-n2-ours"), _name_of_trial("cifar10-map-wideresnet")
+    ('keys, N=2, ours', 'plain')
     """
-    for kind, family in (("mimoconv", "keys"), ("wideresnet", "plain")):
+    keys = "keys" if "-ours" in trial else "keys, the paper's recipe"
+    for kind, family in (("mimoconv", keys), ("wideresnet", "plain")):
         _, found, rest = trial.partition(kind)
         if found:
             words = [family, *rest.replace("-", ",").strip(",").split(",")]
