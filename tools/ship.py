@@ -100,6 +100,7 @@ def ship(name, run, data_dir=None, modes=None):
         provenance={
             "trained": f"{trained['date']}, commit {trained['commit']}, seed {recipe.train.seed}, "
             f"PyTorch {trained['torch']}, {trained['cpu']}",
+            **taught_by(recipe.train.teacher),
             "model": f"the {chosen} one of the run, rounded to float16",
             "record": "results/pretrained.json, made by tools/ship.py",
         },
@@ -165,6 +166,13 @@ def describe(name, model, recipe, splits, shares):
             *(("Tiles are close to batching smaller images: see docs/apart.md.",) if tiles else ()),
         ),
     }
+
+
+def taught_by(teacher):
+    """Name the recipe of the run whose model taught it, if one did."""
+    if teacher is None or teacher == "slow":
+        return {}
+    return {"train.teacher": f"the model of `mimonets train {read_run(Path(teacher).parent).name}`"}
 
 
 def command(recipe):
