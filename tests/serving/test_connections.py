@@ -165,7 +165,8 @@ def test_over_the_limit_the_client_that_sent_nothing_longest_makes_room(caplog):
 
 def test_one_tenant_cannot_hold_all_connections():
     keys = {f"key-of-{name}-0123456789": Tenant(name=name) for name in ("good", "bad")}
-    server = make_server(FakeEngine(per_pass=0.02), tenants=Tenants(keys), max_connections=20)
+    engine = FakeEngine()
+    server = make_server(engine, tenants=Tenants(keys), max_connections=20)
     app = make_app(server)
     add_site(app, server)
     lines = b"Host: localhost\r\nX-API-Key: key-of-%s-0123456789\r\n"
@@ -174,13 +175,15 @@ def test_one_tenant_cannot_hold_all_connections():
     patient = json.dumps({**tensor(images(1)), "parameters": {"timeout": 20_000_000}}).encode()
     wait = ask % (INFER.encode(), lines % b"bad", len(patient), patient)
     with listening(server, app) as address, ExitStack() as stack:
+        engine.hold.clear()
         for number in range(40):
             client = stack.enter_context(connect(address))
             client.sendall((page, wait)[number % 2])
             time.sleep(0.02)
-        assert server.requests.by_tenant["bad"] == 9
+        until(lambda: server.requests.by_tenant["bad"] == 9)
         found = talk(address, b"GET /v2/health/live HTTP/1.1\r\n%s\r\n" % lines, close=True)
         assert b" 200 OK" in found
+        engine.hold.set()
         good = ask % (INFER.encode(), lines % b"good", len(patient), patient)
         assert b" 200 OK" in talk(address, good, close=True)
     until(lambda: server.requests.held == 0)
