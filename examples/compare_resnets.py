@@ -33,4 +33,4 @@ def main(weights, data, out="runs/compare-resnets", tests=1000, depths=(56, 20),
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    print(main(*sys.argv[1:], steps=60, seeds=1, int8=False)["advice"])
+    print(main(*sys.argv[1:], steps=60, seeds=3, int8=False)["advice"])
