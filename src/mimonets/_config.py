@@ -36,7 +36,7 @@ class Limits:
     below: float | None = None
 
     def fit(self, value: float) -> bool:
-        """Tell whether a number keeps to the limits. NaN never does, infinity only as ``most``."""
+        """Say whether a number is within the limits. NaN is not; infinity is if ``most`` is."""
         return (
             (isinstance(value, int) or math.isfinite(value) or value == self.most)
             and (self.least is None or value >= self.least)
@@ -117,7 +117,7 @@ def hints_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def is_of_type(value: object, hint: Any, limits: Limits | None = None) -> bool:
-    """Tell whether a value is of a type, contents included, and its numbers within limits.
+    """Check the type of a value, what it contains, and its numbers against the limits.
 
     >>> is_of_type({"1": [0.5]}, dict[str, list[float]]), is_of_type([True], list[int])
     (True, False)

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class CompareData:
     spec: InputSpec | None = None
     loss: str | Measure = "cross_entropy"
 
-    @property
+    @cached_property  # a loader may start processes for it
     def first(self) -> tuple[Any, ...]:
         """The first batch of the test data."""
         return next(iter(self.test.epoch(0)))

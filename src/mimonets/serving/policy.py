@@ -44,9 +44,8 @@ CLOSE_BLOCKS = 2  # of a long queue that are looked into where a bound does not 
 class PolicySettings(Config):
     """What the operator of a server may choose."""
 
-    theta: float = number(
-        0.6, above=0, most=1
-    )  # fraction of the time budget that the queue may use
+    # Fraction of the time budget that the queue may use.
+    theta: float = number(0.6, above=0, most=1)
     passes: int = integer(2)  # passes per job at all points but the fastest: decide again soon
     max_passes: int = integer(8)  # at most so many passes per job at the fastest point
 

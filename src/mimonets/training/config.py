@@ -82,9 +82,8 @@ class TrainConfig(Config):
     # At the first and at the last step; null: lr / 25 and lr / 10000, here 0.008 and 2e-5.
     lr_ends: tuple[float | None, float | None] = number((None, None), above=0)
     warmup: float = number(0.3, least=0)  # until lr: a fraction of the steps, or steps if >= 1
-    momentum: tuple[float, float] = number(
-        (0.95, 0.85), least=0, below=1
-    )  # at the lowest and at the highest rate
+    # At the lowest and at the highest rate.
+    momentum: tuple[float, float] = number((0.95, 0.85), least=0, below=1)
     cycle_momentum: bool = True  # with onecycle; AdamW cycles its first beta. False: keep still
     betas: tuple[float, float] = number((0.9, 0.999), least=0, below=1)  # of AdamW
     epsilon: float = number(1e-6, above=0)  # of AdamW
